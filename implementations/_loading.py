@@ -1,0 +1,153 @@
+"""From a spelling to a backend. Every file in this folder without a leading underscore is one.
+
+A spelling is the name of such a file, the name under which an installed package registered its own (entry points in
+the group `attention_suite.backends`), `package.module:function`, or `path/to/file.py:function`.
+"""
+
+import difflib
+import importlib
+import importlib.util
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from types import ModuleType
+from typing import Any, cast
+
+import torch
+
+from implementations._contract import Attend, Facts, Project
+
+ENTRY_POINT_GROUP = "attention_suite.backends"
+
+
+@dataclass(frozen=True)
+class Backend:
+    """An attention function and what is known of it.
+
+    name        the spelling it was loaded by
+    attend      the function; `implementations._contract` is its contract
+    project     how a layer makes q, k and v for it
+    facts       what it states about its arithmetic; a function from elsewhere states nothing
+    cannot_run  why it cannot run on a device, or None
+    summary     the first line of its documentation
+    """
+
+    name: str
+    attend: Attend
+    project: Project
+    facts: Facts
+    cannot_run: Callable[[torch.device], str | None]
+    summary: str
+
+    def __repr__(self) -> str:
+        return f"implementations.load({self.name!r})"
+
+
+def names() -> list[str]:
+    """The backends by name: the files of this folder, then what installed packages registered."""
+    return [*_files(), *sorted(_registered())]
+
+
+def load(spelling: str) -> Backend:
+    """The backend of that spelling.
+
+    Raises ValueError for a name, file or function that does not exist (the nearest names are shown), and ImportError
+    where something that the backend needs is not installed.
+    """
+    if ":" in spelling:
+        place, _, function = spelling.rpartition(":")
+        module = _run_file(spelling, Path(place)) if place.endswith(".py") else _import(spelling, place)
+        return _from_function(spelling, _function_of(module, function, place))
+    if spelling in _files():
+        return _from_module(spelling, _import(spelling, f"{__package__}.{spelling}"))
+    if spelling in _registered():
+        return _from_entry_point(spelling, _registered()[spelling])
+    raise ValueError(
+        f"no backend is named {spelling!r}{_nearest(spelling, names())}. "
+        f"Known: {', '.join(names())}; or give path/to/file.py:function or package.module:function"
+    )
+
+
+def _files() -> list[str]:
+    return sorted(path.stem for path in Path(__file__).parent.glob("*.py") if not path.stem.startswith("_"))
+
+
+def _registered() -> dict[str, EntryPoint]:
+    return {point.name: point for point in entry_points(group=ENTRY_POINT_GROUP)}
+
+
+def _from_module(name: str, module: ModuleType) -> Backend:
+    cannot_run = getattr(module, "cannot_run", _runs_anywhere)
+    return Backend(name, module.attend, module.project, module.FACTS, cannot_run, _first_line(module))
+
+
+def _from_function(name: str, attend: Attend) -> Backend:
+    from implementations.fused_qkv import project
+
+    return Backend(name, attend, project, Facts(), _runs_anywhere, _first_line(attend))
+
+
+def _from_entry_point(name: str, point: EntryPoint) -> Backend:
+    try:
+        loaded = point.load()
+    except ImportError as error:
+        raise ImportError(f"backend {name!r}, registered as {point.value}, cannot be loaded: {error}") from error
+    return _from_module(name, loaded) if isinstance(loaded, ModuleType) else _from_function(name, loaded)
+
+
+def _import(spelling: str, module: str) -> ModuleType:
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name and (module == error.name or module.startswith(f"{error.name}.")):
+            raise ValueError(f"{spelling!r}: there is no module {error.name!r} on the import path") from error
+        raise _lacks(spelling, error) from error
+
+
+def _lacks(spelling: str, error: ModuleNotFoundError) -> ImportError:
+    return ImportError(f"backend {spelling!r} needs {error.name}, which is not installed: pip install {error.name}")
+
+
+def _run_file(spelling: str, path: Path) -> ModuleType:
+    if not path.is_file():
+        raise ValueError(f"there is no file {str(path)!r} (looked in {Path.cwd()})")
+    name = f"_backend_file_{path.resolve().as_posix().encode().hex()}"
+    if name in sys.modules:
+        return sys.modules[name]
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException as error:
+        del sys.modules[name]
+        if isinstance(error, ModuleNotFoundError):
+            raise _lacks(spelling, error) from error
+        raise
+    return module
+
+
+def _function_of(module: ModuleType, function: str, place: str) -> Attend:
+    found: Any = getattr(module, function, None)
+    if callable(found):
+        return cast(Attend, found)
+    functions = [name for name, value in vars(module).items() if callable(value) and not name.startswith("_")]
+    problem = "has no function" if found is None else f"has a {type(found).__name__}, not a function,"
+    raise ValueError(f"{place} {problem} {function!r}{_nearest(function, functions)}. It has: {', '.join(functions)}")
+
+
+def _nearest(wanted: str, known: list[str]) -> str:
+    near = difflib.get_close_matches(wanted, known, n=3, cutoff=0.5)
+    return f" (did you mean {' or '.join(near)}?)" if near else ""
+
+
+def _first_line(documented: object) -> str:
+    return (documented.__doc__ or "").strip().partition("\n")[0]
+
+
+def _runs_anywhere(device: torch.device) -> str | None:
+    return None

@@ -1,0 +1,253 @@
+"""The kernels of `online_triton`.
+
+Each takes q, k, v, the mask and the gradients as a tensor with its strides, `view.data` and `view.stride`; what is
+kept for each row, the log-sum-exp (base 2) and delta, is a contiguous (batch, heads, queries). One grid axis runs over
+batch, heads and blocks. Tiles are padded to DIM_TILE and VALUE_TILE, powers of two, with zeros that are never stored.
+"""
+
+import os
+from typing import Any
+
+import torch
+
+if not torch.cuda.is_available():
+    # Read when a kernel is decorated. Without a GPU a compiled kernel could only fail with "0 active drivers".
+    os.environ.setdefault("TRITON_INTERPRET", "1")
+
+import triton
+import triton.language as tl
+from triton import knobs
+
+INTERPRETED: bool = knobs.runtime.interpret
+LOG2_E = tl.constexpr(1.4426950408889634)  # exp(x) = exp2(x log2 e), and exp2 is what the machine has
+
+# A function that kernels call. The interpreter patches triton.language anew for every call of a decorated function,
+# which takes time; called from a kernel, a plain function finds it patched.
+_inlined: Any = (lambda function: function) if INTERPRETED else triton.jit
+
+
+@triton.jit
+def forward_kernel(
+    q, k, v, mask, out, lse,
+    scale, heads, kv_heads, queries, keys,
+    CAUSAL: tl.constexpr, DIM: tl.constexpr, VALUE_DIM: tl.constexpr,
+    DIM_TILE: tl.constexpr, VALUE_TILE: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr,
+):  # fmt: skip
+    """One program: one block of queries of one head, over its keys."""
+    blocks = tl.cdiv(queries, BLOCK_Q)
+    row = tl.program_id(0) // blocks
+    batch, head = (row // heads).to(tl.int64), (row % heads).to(tl.int64)
+    kv_head = head // (heads // kv_heads)
+    first = tl.program_id(0) % blocks * BLOCK_Q
+    query = first + tl.arange(0, BLOCK_Q)
+    key = tl.arange(0, BLOCK_K)
+    dims, value_dims = tl.arange(0, DIM_TILE)[None, :], tl.arange(0, VALUE_TILE)[None, :]
+    q_at = _pointers(q, batch, head, query, dims)  # (BLOCK_Q, DIM_TILE)
+    k_at = _pointers(k, batch, kv_head, key, dims)  # (BLOCK_K, DIM_TILE)
+    v_at = _pointers(v, batch, kv_head, key, value_dims)  # (BLOCK_K, VALUE_TILE)
+    q_tile = tl.load(q_at, mask=(query < queries)[:, None] & (dims < DIM), other=0.0)
+    scale_log2 = scale * LOG2_E
+
+    largest = tl.full([BLOCK_Q], float("-inf"), tl.float32)
+    total = tl.full([BLOCK_Q], 0.0, tl.float32)
+    weighted = tl.full([BLOCK_Q, VALUE_TILE], 0.0, tl.float32)
+    last_key = _last_key(query, queries, keys, CAUSAL)
+    inner, end = _sight(mask, first, queries, keys, CAUSAL, BLOCK_Q, BLOCK_K)
+    # Only the blocks at an edge pay for masking.
+    for EDGE in tl.static_range(2):  # pyright: ignore[reportGeneralTypeIssues]
+        for _ in range(inner if EDGE else 0, end if EDGE else inner, BLOCK_K):
+            k_inside, v_inside = dims < DIM, value_dims < VALUE_DIM
+            if EDGE:
+                k_inside, v_inside = k_inside & (key < keys)[:, None], v_inside & (key < keys)[:, None]
+            k_tile = tl.load(k_at, mask=k_inside, other=0.0)
+            scores = tl.dot(q_tile, tl.trans(k_tile), input_precision="ieee") * scale_log2
+            if EDGE:
+                seen = _seen(mask, batch, head, query[:, None], key[None, :], last_key[:, None])
+                scores = tl.where(seen, scores, float("-inf"))
+            new_largest = tl.maximum(largest, tl.max(scores, 1))
+            shift = new_largest
+            if EDGE:
+                # A row that has seen no key yet: -inf - -inf would be NaN, any finite shift gives zeros.
+                shift = tl.where(new_largest == float("-inf"), 0.0, new_largest)
+            weights = tl.exp2(scores - shift[:, None])
+            correction = tl.exp2(largest - shift)
+            total = total * correction + tl.sum(weights, 1)
+            v_tile = tl.load(v_at, mask=v_inside, other=0.0)
+            weighted = weighted * correction[:, None]
+            weighted = tl.dot(weights.to(v_tile.dtype), v_tile, weighted, input_precision="ieee")
+            largest = new_largest
+            key += BLOCK_K
+            k_at += BLOCK_K * tl.cast(k.stride[2], tl.int64)
+            v_at += BLOCK_K * tl.cast(v.stride[2], tl.int64)
+
+    dead = total == 0.0
+    total = tl.where(dead, 1.0, total)
+    out_at = _pointers(out, batch, head, query, value_dims)
+    out_tile = (weighted / total[:, None]).to(out.data.dtype.element_ty)
+    tl.store(out_at, out_tile, mask=(query < queries)[:, None] & (value_dims < VALUE_DIM))
+    # +inf makes every weight of a dead row exp2(score - inf) = 0 in the backward pass.
+    row_lse = tl.where(dead, float("inf"), largest + tl.log2(total))
+    tl.store(lse + (batch * heads + head) * queries + query, row_lse, mask=query < queries)
+
+
+@triton.jit
+def grad_q_kernel(
+    q, k, v, mask, grad_out, lse, delta, out, grad_q,
+    scale, heads, kv_heads, queries, keys,
+    CAUSAL: tl.constexpr, DIM: tl.constexpr, VALUE_DIM: tl.constexpr,
+    DIM_TILE: tl.constexpr, VALUE_TILE: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr,
+):  # fmt: skip
+    """One program: one block of queries of one head, over its keys; and delta of its rows."""
+    blocks = tl.cdiv(queries, BLOCK_Q)
+    row = tl.program_id(0) // blocks
+    batch, head = (row // heads).to(tl.int64), (row % heads).to(tl.int64)
+    kv_head = head // (heads // kv_heads)
+    first = tl.program_id(0) % blocks * BLOCK_Q
+    query = first + tl.arange(0, BLOCK_Q)
+    key = tl.arange(0, BLOCK_K)
+    dims, value_dims = tl.arange(0, DIM_TILE)[None, :], tl.arange(0, VALUE_TILE)[None, :]
+    k_at = _pointers(k, batch, kv_head, key, dims)  # (BLOCK_K, DIM_TILE)
+    v_at = _pointers(v, batch, kv_head, key, value_dims)  # (BLOCK_K, VALUE_TILE)
+    dims_inside = (query < queries)[:, None] & (dims < DIM)
+    values_inside = (query < queries)[:, None] & (value_dims < VALUE_DIM)
+    q_tile = tl.load(_pointers(q, batch, head, query, dims), mask=dims_inside, other=0.0)
+    g_tile = tl.load(_pointers(grad_out, batch, head, query, value_dims), mask=values_inside, other=0.0)
+    out_tile = tl.load(_pointers(out, batch, head, query, value_dims), mask=values_inside, other=0.0)
+    row_at = (batch * heads + head) * queries + query
+    row_lse = tl.load(lse + row_at, mask=query < queries, other=float("inf"))
+    row_delta = tl.sum(g_tile.to(tl.float32) * out_tile.to(tl.float32), 1)  # = sum over keys of P dP
+    tl.store(delta + row_at, row_delta, mask=query < queries)
+    scale_log2 = scale * LOG2_E
+
+    grad = tl.full([BLOCK_Q, DIM_TILE], 0.0, tl.float32)
+    last_key = _last_key(query, queries, keys, CAUSAL)
+    inner, end = _sight(mask, first, queries, keys, CAUSAL, BLOCK_Q, BLOCK_K)
+    for EDGE in tl.static_range(2):  # pyright: ignore[reportGeneralTypeIssues]
+        for _ in range(inner if EDGE else 0, end if EDGE else inner, BLOCK_K):
+            k_inside, v_inside = dims < DIM, value_dims < VALUE_DIM
+            if EDGE:
+                k_inside, v_inside = k_inside & (key < keys)[:, None], v_inside & (key < keys)[:, None]
+            k_tile = tl.load(k_at, mask=k_inside, other=0.0)
+            v_tile = tl.load(v_at, mask=v_inside, other=0.0)
+            scores = tl.dot(q_tile, tl.trans(k_tile), input_precision="ieee") * scale_log2
+            weights = tl.exp2(scores - row_lse[:, None])
+            grad_weights = tl.dot(g_tile, tl.trans(v_tile), input_precision="ieee")
+            grad_scores = weights * (grad_weights - row_delta[:, None])  # pyright: ignore[reportArgumentType]
+            if EDGE:
+                # A select and not a product: what lies in a masked key or value may have made an inf by now.
+                seen = _seen(mask, batch, head, query[:, None], key[None, :], last_key[:, None])
+                grad_scores = tl.where(seen, grad_scores, 0.0)
+            grad = tl.dot(grad_scores.to(k_tile.dtype), k_tile, grad, input_precision="ieee")
+            key += BLOCK_K
+            k_at += BLOCK_K * tl.cast(k.stride[2], tl.int64)
+            v_at += BLOCK_K * tl.cast(v.stride[2], tl.int64)
+
+    grad_tile = (grad * scale).to(grad_q.data.dtype.element_ty)
+    tl.store(_pointers(grad_q, batch, head, query, dims), grad_tile, mask=dims_inside)
+
+
+@triton.jit
+def grad_kv_kernel(
+    q, k, v, mask, grad_out, lse, delta, grad_k, grad_v,
+    scale, heads, kv_heads, queries, keys,
+    CAUSAL: tl.constexpr, DIM: tl.constexpr, VALUE_DIM: tl.constexpr,
+    DIM_TILE: tl.constexpr, VALUE_TILE: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr,
+):  # fmt: skip
+    """One program: one block of keys of one kv head, over the queries of all heads that read it.
+
+    Scores lie transposed, (keys, queries), so that weights enter the products with the gradient as they are.
+    """
+    blocks = tl.cdiv(keys, BLOCK_K)
+    row = tl.program_id(0) // blocks
+    batch, kv_head = (row // kv_heads).to(tl.int64), (row % kv_heads).to(tl.int64)
+    group = heads // kv_heads
+    first = tl.program_id(0) % blocks * BLOCK_K
+    key = first + tl.arange(0, BLOCK_K)
+    dims, value_dims = tl.arange(0, DIM_TILE)[None, :], tl.arange(0, VALUE_TILE)[None, :]
+    dims_inside = (key < keys)[:, None] & (dims < DIM)
+    values_inside = (key < keys)[:, None] & (value_dims < VALUE_DIM)
+    k_tile = tl.load(_pointers(k, batch, kv_head, key, dims), mask=dims_inside, other=0.0)
+    v_tile = tl.load(_pointers(v, batch, kv_head, key, value_dims), mask=values_inside, other=0.0)
+    scale_log2 = scale * LOG2_E
+
+    # Queries below `begin` see none of these keys, those from `inner` on see all of them.
+    begin, inner = 0, 0
+    if CAUSAL:
+        first_query = first - (keys - queries)
+        begin = tl.maximum(0, first_query) // BLOCK_Q * BLOCK_Q
+        inner = tl.cdiv(tl.maximum(0, first_query + BLOCK_K - 1), BLOCK_Q) * BLOCK_Q
+        inner = tl.minimum(queries, inner)
+    if mask is not None:
+        inner = queries
+    grad_key = tl.full([BLOCK_K, DIM_TILE], 0.0, tl.float32)
+    grad_value = tl.full([BLOCK_K, VALUE_TILE], 0.0, tl.float32)
+    for member in range(group):
+        head = kv_head * group + member
+        query = begin + tl.arange(0, BLOCK_Q)
+        q_at = _pointers(q, batch, head, query, dims)  # (BLOCK_Q, DIM_TILE)
+        g_at = _pointers(grad_out, batch, head, query, value_dims)  # (BLOCK_Q, VALUE_TILE)
+        row_at = (batch * heads + head) * queries
+        for INNER in tl.static_range(2):  # pyright: ignore[reportGeneralTypeIssues]
+            for _ in range(inner if INNER else begin, queries if INNER else inner, BLOCK_Q):
+                inside = query < queries
+                q_tile = tl.load(q_at, mask=inside[:, None] & (dims < DIM), other=0.0)
+                g_tile = tl.load(g_at, mask=inside[:, None] & (value_dims < VALUE_DIM), other=0.0)
+                # +inf gives a query beyond the last no weight; what a key beyond the last collects is not stored.
+                row_lse = tl.load(lse + row_at + query, mask=inside, other=float("inf"))
+                row_delta = tl.load(delta + row_at + query, mask=inside, other=0.0)
+                scores = tl.dot(k_tile, tl.trans(q_tile), input_precision="ieee") * scale_log2
+                weights = tl.exp2(scores - row_lse[None, :])  # (BLOCK_K, BLOCK_Q)
+                grad_weights = tl.dot(v_tile, tl.trans(g_tile), input_precision="ieee")
+                grad_scores = weights * (grad_weights - row_delta[None, :])
+                if not INNER:
+                    last_key = _last_key(query, queries, keys, CAUSAL)
+                    seen = _seen(mask, batch, head, query[None, :], key[:, None], last_key[None, :])
+                    weights = tl.where(seen, weights, 0.0)
+                    grad_scores = tl.where(seen, grad_scores, 0.0)
+                grad_value = tl.dot(weights.to(g_tile.dtype), g_tile, grad_value, input_precision="ieee")
+                grad_key = tl.dot(grad_scores.to(q_tile.dtype), q_tile, grad_key, input_precision="ieee")
+                query += BLOCK_Q
+                q_at += BLOCK_Q * tl.cast(q.stride[2], tl.int64)
+                g_at += BLOCK_Q * tl.cast(grad_out.stride[2], tl.int64)
+
+    key_tile = (grad_key * scale).to(grad_k.data.dtype.element_ty)
+    value_tile = grad_value.to(grad_v.data.dtype.element_ty)
+    tl.store(_pointers(grad_k, batch, kv_head, key, dims), key_tile, mask=dims_inside)
+    tl.store(_pointers(grad_v, batch, kv_head, key, value_dims), value_tile, mask=values_inside)
+
+
+@_inlined
+def _pointers(view, batch, head, rows, columns):
+    """Pointers to the tile (rows, columns) of one head; in 64 bits, since a tensor may pass 2^31 elements."""
+    origin = view.data + batch * view.stride[0] + head * view.stride[1]
+    return origin + rows.to(tl.int64)[:, None] * view.stride[2] + columns.to(tl.int64) * view.stride[3]
+
+
+@_inlined
+def _last_key(query, queries, keys, CAUSAL: tl.constexpr):
+    """The last key that each query may see without the mask; negative if none, as for a row beyond the last."""
+    return tl.where(query < queries, query + (keys - queries) if CAUSAL else keys - 1, -1)
+
+
+@_inlined
+def _sight(mask, first, queries, keys, CAUSAL: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr):
+    """(inner, end) for the queries from `first`: keys below `inner` are seen by all of them, from `end` by none."""
+    inner, end = keys, keys
+    if CAUSAL:
+        first_sees = first + 1 + keys - queries  # so many keys; 0 or less is none
+        inner = tl.minimum(keys, tl.maximum(0, first_sees))
+        end = tl.minimum(keys, tl.maximum(0, first_sees + BLOCK_Q - 1))
+    if mask is not None:
+        inner = 0
+    return inner // BLOCK_K * BLOCK_K, end
+
+
+@_inlined
+def _seen(mask, batch, head, query, key, last_key):
+    """Which query sees which key; `query` (with its `last_key`) and `key` come broadcastable to one another."""
+    seen = key <= last_key
+    if mask is not None:
+        origin = mask.data + batch * mask.stride[0] + head * mask.stride[1]
+        mask_at = origin + query.to(tl.int64) * mask.stride[2] + key.to(tl.int64) * mask.stride[3]
+        seen = tl.load(mask_at, mask=seen, other=0) != 0
+    return seen

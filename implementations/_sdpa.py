@@ -1,0 +1,72 @@
+"""torch.nn.functional.scaled_dot_product_attention held to one named kernel, never whatever torch picks.
+
+torch differs from the contract in two places, and both are bridged here for every kernel alike: its causal flag is
+anchored top-left, so it is used only where the two corners coincide and is a mask elsewhere; and what a row without
+a visible key gives depends on the kernel, so such a row sees every key and is then set to zero.
+
+Source: torch.nn.attention.sdpa_kernel and its documentation.
+"""
+
+import warnings
+
+import torch
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from implementations._contract import check, visibility
+
+
+def attend_with(
+    kernel: SDPBackend,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor | None,
+    causal: bool,
+    scale: float | None,
+) -> Tensor:
+    """Attention by that kernel; shapes and errors as in `implementations._contract`.
+
+    Raises NotImplementedError with torch's own reasons where the kernel does not take the input.
+    """
+    check(q, k, v, mask)
+    reason = needs_cuda(kernel, q.device)
+    if reason:
+        raise NotImplementedError(reason)
+    if 0 in (q.shape[0], q.shape[2], k.shape[2]):
+        # torch answers these without asking any kernel.
+        raise NotImplementedError(f"torch does not hand empty inputs to its {_name(kernel)} kernel")
+    corners_coincide = causal and mask is None and q.shape[2] == k.shape[2]
+    visible = None if corners_coincide else visibility(q, k, mask, causal)
+    blind = None if visible is None else ~visible.any(dim=-1, keepdim=True)
+    with warnings.catch_warnings(record=True) as reasons, sdpa_kernel(kernel):
+        warnings.simplefilter("always")
+        try:
+            out = torch.nn.functional.scaled_dot_product_attention(
+                q,
+                k,
+                v,
+                attn_mask=None if visible is None or blind is None else visible | blind,
+                is_causal=corners_coincide,
+                scale=scale,
+                enable_gqa=q.shape[1] != k.shape[1],
+            )
+        except RuntimeError as error:
+            if "No available kernel" not in str(error):
+                raise
+            # The reasons come as warnings: a heading and then one sentence for each; each names a source line.
+            sentences = [str(w.message).partition(" (Triggered internally")[0] for w in reasons]
+            told = "; ".join(s for s in sentences if s and not s.endswith("because:"))
+            raise NotImplementedError(f"torch's {_name(kernel)} kernel does not take this: {told or error}") from error
+    return out if blind is None else out.masked_fill(blind, 0.0)
+
+
+def needs_cuda(kernel: SDPBackend, device: torch.device) -> str | None:
+    """Why the kernel cannot run on that device, or None."""
+    if kernel in (SDPBackend.EFFICIENT_ATTENTION, SDPBackend.CUDNN_ATTENTION) and device.type != "cuda":
+        return f"torch has its {_name(kernel)} kernel for CUDA only, not for {device.type}"
+    return None
+
+
+def _name(kernel: SDPBackend) -> str:
+    return kernel.name.removesuffix("_ATTENTION").lower()

@@ -1,0 +1,32 @@
+"""torch's own attention by its flash kernel: the online softmax, fused, on a CPU and on CUDA.
+
+It refuses value_dim != head_dim and a last axis with gaps; on CUDA also float32 and a mask. On the CPU it multiplies
+the -inf of its causal mask by the scale, so it refuses a causal call with a scale of zero or below.
+
+Source: torch.nn.attention.SDPBackend.FLASH_ATTENTION.
+"""
+
+import torch
+from torch import Tensor
+from torch.nn.attention import SDPBackend
+
+from implementations._contract import Facts
+from implementations._sdpa import attend_with
+from implementations.fused_qkv import project as project
+
+FACTS = Facts(scores=torch.float32, sums=None, masked_nonfinite="leaks", hides_nan=("cpu",))
+
+
+def attend(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    mask: Tensor | None = None,
+    causal: bool = False,
+    scale: float | None = None,
+) -> Tensor:
+    """Attention by torch's flash kernel; shapes and errors as in `implementations._contract`."""
+    if causal and scale is not None and scale <= 0 and q.device.type == "cpu":
+        raise NotImplementedError(f"torch's flash kernel for CPUs gives NaN for a causal call with scale {scale}")
+    return attend_with(SDPBackend.FLASH_ATTENTION, q, k, v, mask, causal, scale)

@@ -1,0 +1,215 @@
+"""The judge judged: it rejects what is wrong, accepts what is right, and its oracle and budgets hold on their own."""
+
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+import implementations
+from implementations import Backend
+from verification import budget, oracle
+from verification.judge import Subject, assert_same_bits
+from verification.problems import DTYPES, LAYOUTS, MASKS, SCORES, Problem
+from verification.test_agreement import test_the_output_agrees_with_the_formula as agreement
+from verification.test_gradients import test_the_gradients_agree_with_the_formula as gradients
+
+eager = implementations.load("eager")
+PLAIN = Problem(batch=2, heads=2, kv_heads=2, queries=5, keys=7, dim=8)
+
+
+def one_wrong_element(q: Tensor, k: Tensor, v: Tensor, **options: object) -> Tensor:
+    out = eager.attend(q, k, v, **options).clone()  # type: ignore[arg-type]
+    out[-1, -1, -1, -1] *= 1.001
+    return out
+
+
+def changes_its_input(q: Tensor, k: Tensor, v: Tensor, **options: object) -> Tensor:
+    out = eager.attend(q, k, v, **options)  # type: ignore[arg-type]
+    with torch.no_grad():
+        q.add_(1e-3)
+    return out
+
+
+def hides_failure(q: Tensor, k: Tensor, v: Tensor, **_: object) -> Tensor | None:
+    try:
+        return q @ k  # the shapes do not fit
+    except RuntimeError:
+        return None
+
+
+GARBAGE = {
+    "zeros": (lambda q, k, v, **_: torch.zeros_like(q), "wrong output"),
+    "a constant": (lambda q, k, v, **_: torch.full_like(q, 0.1), "wrong output"),
+    "the mean of V": (lambda q, k, v, **_: v.mean(2, keepdim=True).expand_as(q).clone(), "wrong output"),
+    "noise": (lambda q, k, v, **_: torch.randn_like(q), "wrong output"),
+    "nan": (lambda q, k, v, **_: torch.full_like(q, torch.nan), "wrong output"),
+    "one wrong element": (one_wrong_element, "wrong output at"),
+    "another dtype": (lambda q, k, v, **o: eager.attend(q, k, v, **o).double(), "the output is torch.float64"),
+    "another shape": (lambda q, k, v, **o: eager.attend(q, k, v, **o).mT, "the output has shape"),
+    "a tuple": (lambda q, k, v, **o: (eager.attend(q, k, v, **o), None), "the output is a tuple"),
+    "an input handed back": (lambda q, k, v, **_: q, "lies in the memory of the input q"),
+    "a changed input": (changes_its_input, "the call changed its input q"),
+    "a swallowed exception": (hides_failure, "the output is a NoneType"),
+}
+
+
+def subject(attend: object) -> Subject:
+    return Subject(replace(eager, attend=attend))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("garbage", GARBAGE)
+def test_garbage_is_rejected(garbage: str) -> None:
+    attend, told = GARBAGE[garbage]
+    with pytest.raises(AssertionError, match=told):
+        agreement.check(subject(attend), PLAIN)
+
+
+def test_a_gradient_that_is_dropped_or_doubled_is_rejected() -> None:
+    with pytest.raises(AssertionError, match="does not require a gradient"):
+        gradients.check(subject(lambda q, k, v, **o: eager.attend(q, k, v, **o).detach()), PLAIN)
+    with pytest.raises(AssertionError, match="wrong gradient of K"):
+        gradients.check(subject(lambda q, k, v, **o: eager.attend(q, 2 * k - k.detach(), v, **o)), PLAIN)
+
+
+def test_the_gradient_that_is_handed_in_is_nowhere_zero() -> None:
+    for layout in LAYOUTS:
+        assert replace(PLAIN, grad_layout=layout).grad_out().all()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_zeros_are_over_budget_nearly_everywhere(dtype: str) -> None:
+    """A budget that zeros could pass would be no budget. A fixed 1e-2 accepts them on most elements at this length."""
+    problem = Problem(heads=2, kv_heads=2, queries=16, keys=4096, dim=64, dtype=dtype)
+    q, k, v, _ = problem.tensors()
+    exact = oracle.attention(q, k, v)
+    allowed = budget.of_output(q, k, v, exact, facts=implementations.load("online").facts)
+    over = (exact.output.abs() > allowed).double().mean().item()
+    assert over > (0.5 if dtype == "bfloat16" else 0.9)
+
+
+def test_the_oracle_knows_the_closed_forms() -> None:
+    torch.manual_seed(0)
+    q, k, v = torch.randn(1, 4, 3, 8), torch.randn(1, 2, 5, 8), torch.randn(1, 2, 5, 6)
+    one_key = oracle.attention(q, k[:, :, :1], v[:, :, :1]).output
+    assert torch.equal(one_key[0, :, 0], v[0, :, 0].double().repeat_interleave(2, dim=0))
+    mean = oracle.attention(torch.zeros_like(q), k, v).output[0, 0, 0]
+    assert torch.allclose(mean, v[0, 0].double().mean(0), rtol=8 * torch.finfo(torch.float64).eps, atol=0)
+    causal = oracle.attention(q, k, v, causal=True)
+    assert causal.visible[0, 0].sum(-1).tolist() == [3, 4, 5]
+    blind = oracle.attention(q, k[:, :, :2], v[:, :, :2], causal=True)
+    assert not blind.output[:, :, 0].any()
+
+
+def test_the_oracle_agrees_with_torch_in_float64() -> None:
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(2, 3, 33, 16, dtype=torch.float64) for _ in range(3))
+    mask = torch.rand(2, 3, 33, 33) > 0.3
+    ours = oracle.attention(q, k, v, mask=mask, scale=0.3).output
+    theirs = torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=0.3)
+    assert torch.allclose(ours, theirs, rtol=1e3 * torch.finfo(torch.float64).eps)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_layout_changes_no_number_and_lies_in_nan(layout: str, dtype: str) -> None:
+    problem = replace(PLAIN, dtype=dtype)
+    plain = torch.randn(1, 2, 5, 8).expand(2, -1, -1, -1) if layout == "expanded" else torch.randn(2, 2, 5, 8)
+    placed = problem.placed(plain, layout)
+    assert torch.equal(placed, plain.to(placed.dtype))
+    memory = torch.empty(0, dtype=placed.dtype).set_(placed.untyped_storage())
+    assert memory[0].isnan()
+    assert memory[-1].isnan()
+
+
+@pytest.mark.parametrize("scores", SCORES)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_no_family_of_scores_overflows_its_dtype(scores: str, dtype: str) -> None:
+    q, k, _, _ = Problem(queries=9, keys=160, dim=128, scores=scores, dtype=dtype).tensors()
+    assert (q @ k.mT).isfinite().all()
+
+
+def test_masks_are_what_they_are_called() -> None:
+    uniform = torch.rand(2, 3, 4, 9)
+    padding = MASKS["padding"](uniform)
+    assert torch.equal(padding, padding.sort(dim=-1, descending=True).values)
+    assert padding[..., 0].all()
+    assert MASKS["left padding"](uniform)[..., -1].all()
+    assert MASKS["blind row"](uniform).any(-1).logical_not().any()
+    assert not MASKS["blind start"](uniform)[..., 0].any()
+    assert (MASKS["one key"](uniform).sum(-1) == 1).all()
+
+
+def test_the_repr_of_a_problem_is_short_and_makes_it_again() -> None:
+    problem = Problem(keys=2, causal=True, seed=3)
+    assert repr(problem) == "Problem(keys=2, causal=True, seed=3)"
+    assert eval(repr(problem)) == problem
+
+
+def test_bits_are_compared_as_bits() -> None:
+    nan = torch.tensor([0.0, torch.nan])
+    assert_same_bits(nan.clone(), nan, "the same")
+    with pytest.raises(AssertionError, match=r"told: 1 of 2 elements differ, the first at \(0,\)"):
+        assert_same_bits(nan + torch.tensor([1e-45, 0.0]), nan, "told")
+
+
+USER = """
+import torch
+
+def {name}(q, k, v, *, mask=None, causal=False, scale=None):
+    k, v = (t.repeat_interleave(q.shape[1] // k.shape[1], 1) for t in (k, v))
+    last = {last} if causal else k.shape[2]
+    see = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool).tril(last) & (True if mask is None else mask)
+    scores = (q @ k.mT * (q.shape[-1] ** -0.5 if scale is None else scale)).where(see, -torch.inf)
+    return scores.softmax(-1).where(see, 0) @ v
+"""
+
+
+def verify(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "pytest", "verification", "-q", "-p", "no:cacheprovider", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parents[1])
+
+
+def test_a_users_function_passes_and_broken_fails_with_a_minimal_counterexample(tmp_path: Path) -> None:
+    """The whole way, as its user goes it: the broken line anchors causality at the wrong corner."""
+    file = tmp_path / "mine.py"
+    file.write_text(USER.format(name="right", last="k.shape[2] - q.shape[2]") + USER.format(name="wrong", last="0"))
+    chosen = "-k=agrees_with_the_formula or lower_right or one_head"
+    ran = verify(chosen, "--backend", f"{file}:right")
+    assert ran.returncode == 0, ran.stdout
+    ran = verify(chosen, "--backend", f"{file}:wrong")
+    assert ran.returncode == 1, ran.stdout + ran.stderr
+    assert "problem=Problem(keys=2, causal=True)" in ran.stdout
+
+    snippet = ran.stdout[ran.stdout.index("from verification.judge") :]
+    lines = [line.removeprefix("E   ") for line in snippet.splitlines()[:4]]
+    again = subprocess.run(
+        [sys.executable, "-c", "\n".join(lines)], capture_output=True, text=True, cwd=Path(__file__).parents[1]
+    )
+    assert "AssertionError: wrong output at (0, 0, 0, 0)" in again.stderr
+
+
+def test_what_cannot_be_asked_for_is_one_clear_line() -> None:
+    ran = verify("--backend", "onlin")
+    assert ran.returncode == 4
+    assert ran.stderr.startswith("ERROR: no backend is named 'onlin' (did you mean online")
+    ran = verify("--backend", "sdpa_cudnn", "--device", "cpu")
+    assert ran.returncode == 4
+    assert "sdpa_cudnn cannot run here: torch has its cudnn kernel for CUDA only" in ran.stderr
+
+
+def test_a_backend_that_refuses_everything_fails(tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text("def refuses(*tensors, **options):\n    raise NotImplementedError('not today')\n")
+    ran = verify("--backend", f"{file}:refuses")
+    assert ran.returncode == 1
+    assert "it refuses plain attention, float32: not today" in ran.stdout
+    assert "refused" in ran.stdout
+
+
+def test_a_subject_is_a_backend_of_any_spelling() -> None:
+    assert isinstance(Subject("eager").backend, Backend)
+    assert repr(Subject("eager")) == "Subject('eager')"

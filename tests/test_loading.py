@@ -1,0 +1,104 @@
+"""From a spelling to a backend, and what is said when there is none."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import implementations
+
+
+def python(code: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=Path(__file__).parents[1])
+
+
+def test_every_file_of_the_folder_is_a_backend() -> None:
+    folder = Path(implementations.__file__).parent
+    files = {path.stem for path in folder.glob("*.py") if not path.stem.startswith("_")}
+    assert files <= set(implementations.names())
+    for name in files:
+        backend = implementations.load(name)
+        assert backend.name == name
+        assert backend.summary
+
+
+def test_an_unknown_name_shows_the_nearest() -> None:
+    with pytest.raises(ValueError, match=r"no backend is named 'onlin' \(did you mean online") as raised:
+        implementations.load("onlin")
+    assert "path/to/file.py:function" in str(raised.value)
+
+
+def test_a_function_in_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text('def attend(q, k, v, *, mask=None, causal=False, scale=None):\n    "Mine."\n    return v\n')
+    backend = implementations.load(f"{file}:attend")
+    v = torch.zeros(1, 1, 1, 1)
+    assert backend.attend(v, v, v) is v
+    assert backend.summary == "Mine."
+    assert backend.facts == implementations.Facts()
+
+
+def test_a_function_of_a_module() -> None:
+    assert implementations.load("implementations.eager:attend").attend is implementations.load("eager").attend
+
+
+def test_a_file_without_that_function_says_what_it_has(tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text("def attend(q, k, v): ...\nscale = 2\n")
+    with pytest.raises(ValueError, match=r"mine.py has no function 'attnd' \(did you mean attend\?\). It has: attend"):
+        implementations.load(f"{file}:attnd")
+    with pytest.raises(ValueError, match=r"mine.py has a int, not a function, 'scale'"):
+        implementations.load(f"{file}:scale")
+
+
+def test_a_file_that_is_not_there() -> None:
+    with pytest.raises(ValueError, match=r"there is no file 'nowhere.py'"):
+        implementations.load("nowhere.py:attend")
+
+
+def test_a_module_that_is_not_there() -> None:
+    with pytest.raises(ValueError, match=r"there is no module 'no_such_package'"):
+        implementations.load("no_such_package.kernels:attend")
+
+
+def test_what_a_users_file_needs_and_lacks_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text("import no_such_dependency\n")
+    with pytest.raises(ImportError, match=r"mine.py:attend' needs no_such_dependency, which is not installed"):
+        implementations.load(f"{file}:attend")
+
+
+def test_importing_the_package_imports_no_triton() -> None:
+    ran = python("import sys, implementations; print('triton' in sys.modules)")
+    assert ran.stdout.strip() == "False", ran.stderr
+
+
+def test_without_triton_its_backends_are_listed_with_the_error_and_refused_by_name() -> None:
+    ran = python(
+        "import json, runpy, sys; sys.modules['triton'] = None\n"
+        "import implementations\n"
+        "sys.argv = ['implementations', '--json', '--device', 'cpu']\n"
+        "runpy.run_module('implementations', run_name='__main__')\n"
+        "try:\n    implementations.load('online_triton')\n"
+        "except ImportError as error:\n    print(error, file=sys.stderr)\n"
+    )
+    listed = {entry["name"]: entry for entry in json.loads(ran.stdout)}
+    assert listed["eager"]["runs"]
+    assert not listed["online_triton"]["runs"]
+    assert "needs triton, which is not installed: pip install triton" in listed["online_triton"]["reason"]
+    assert "needs triton, which is not installed: pip install triton" in ran.stderr
+
+
+def test_the_listing_says_why_a_backend_cannot_run_here() -> None:
+    ran = subprocess.run(
+        [sys.executable, "-m", "implementations", "--device", "cpu"],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=Path(__file__).parents[1],
+    )
+    assert "cannot run here: torch has its cudnn kernel for CUDA only, not for cpu" in ran.stdout
+    assert set(implementations.names()) <= set(ran.stdout.split())

@@ -1,0 +1,208 @@
+"""How wrong a right answer may be: an error bound for every element, derived from the inputs and the dtype.
+
+Notation: u is the unit roundoff of the input dtype and u32 that of the accumulators (float32, or float64 for float64
+inputs); |.| is elementwise. P are the exact weights, S the exact scaled scores, G the gradient of the output O.
+
+Forward. A score is off by at most
+
+    delta_ij = u_s |S_ij| + g(dim) u32 scale (|Q| |K|^T)_ij
+
+where u_s counts the roundings of the score itself: in the dtype that the scores live in, once when the product is
+stored and once when it is scaled, and in float32 once each for the constant of exp2, the scaling, the subtraction of
+the maximum and exp. A softmax whose scores are off by delta is off by a factor within exp(+-2 delta), with delta the
+largest of the row. The weight is then rounded to the input dtype, before or after it is divided by the sum (2 u), and
+the products are summed (g(keys) u32):
+
+    eta_i    = expm1(2 max_j delta_ij) + 2 u + g(keys) u32
+    budget_O = eta_i (P |V|) + u |O|
+
+Backward, with dP = G V^T, D_i = sum_d G_id O_id and dS = P * (dP - D), each product carries on the errors of the last:
+
+    b(D)  = |G| budget_O + g(dim) u32 |G| |O|
+    b(dP) = g(dim) u32 |G| |V|^T  (+ u |dP| where scores live in the input dtype)
+    b(dS) = P (eta |dP - D| + b(dP) + b(D)) + u |dS|
+    b(dQ) = scale (b(dS) |K| + g(keys) u32 |dS| |K|) + u |dQ|
+    b(dK) = scale (b(dS)^T |Q| + g(queries) u32 |dS|^T |Q|) + u |dK|
+    b(dV) = (eta P)^T |G| + g(queries) u32 P^T |G| + u |dV|
+
+Where a key head serves several query heads, their dK and dV may be rounded before they are added: u for each of them.
+A kernel that keeps these sums in the input dtype (torch's CPU flash kernel does: one rounding for each block of
+queries) is charged g(blocks) u on top, for blocks of PARTIAL_SUM rows.
+
+Underflow. Below the smallest normal number relative errors end: a weight or a dS there is coarse or flushed to zero.
+Each bound therefore has an absolute term, `underflow(dtype)` times the column sums of what the weight multiplies.
+
+g(n) is the growth of the rounding error of a sum of n terms. The worst case, n, is hundreds of times too wide;
+rounding errors behave as independent, and a sum of n of them stays within LAMBDA standard deviations, LAMBDA sqrt(n/3).
+
+Source: Higham and Mary 2019, "A new approach to probabilistic rounding error analysis", SIAM J. Sci. Comput. 41(5);
+Higham 2002, "Accuracy and Stability of Numerical Algorithms", chapters 3 and 4.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from implementations import Facts
+from verification.oracle import Exact
+
+# One rounding error is uniform in [-u, u]: variance u^2 / 3. Five standard deviations are one chance in two million.
+LAMBDA = 5.0
+
+# Rows of the smallest block of queries after which a kernel stores a partial sum: that of torch's CPU flash kernel.
+PARTIAL_SUM = 32
+
+
+def growth(terms: int) -> float:
+    """Growth of the error of a sum of that many products, in units of the unit roundoff."""
+    return LAMBDA * (terms / 3) ** 0.5
+
+
+def unit_roundoff(dtype: torch.dtype) -> float:
+    """Half the distance from 1 to the next number."""
+    return torch.finfo(dtype).eps / 2
+
+
+def accumulator(dtype: torch.dtype) -> torch.dtype:
+    """The dtype that sums live in: at least float32."""
+    return torch.promote_types(dtype, torch.float32)
+
+
+def underflow(dtype: torch.dtype) -> float:
+    """The largest absolute error of a number too small to be normal in that dtype.
+
+    float16 has subnormal numbers everywhere. In bfloat16 and float32 they may be flushed to zero.
+    """
+    limits = torch.finfo(dtype)
+    return limits.smallest_normal * (limits.eps if dtype == torch.float16 else 1.0)
+
+
+@dataclass(frozen=True)
+class ScoreError:
+    """Errors that the inputs of an attention call already have: of each score, and of each value."""
+
+    scores: Tensor  # (batch, heads, queries, keys)
+    values: Tensor  # (batch, kv_heads, keys, value_dim)
+
+
+def of_output(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    exact: Exact,
+    *,
+    facts: Facts,
+    scale: float | None = None,
+    inherited: ScoreError | None = None,
+) -> Tensor:
+    """The budget of each element of the output, (batch, heads, queries, value_dim), float64.
+
+    facts      where the scores live
+    inherited  errors that q, k and v bring along, where they are themselves results
+    """
+    u = unit_roundoff(q.dtype)
+    group = q.shape[1] // k.shape[1]
+    values = v.double().abs().repeat_interleave(group, dim=1)
+    eta = _eta(q, k, exact, facts, scale, inherited)
+    budget = eta * (exact.weights @ values) + u * exact.output.abs() + _flushed(exact, values, q.dtype)
+    if inherited is not None:
+        budget = budget + (1 + eta) * (exact.weights @ inherited.values.repeat_interleave(group, dim=1))
+    return budget
+
+
+def of_gradients(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    grad_out: Tensor,
+    exact: Exact,
+    *,
+    facts: Facts,
+    scale: float | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The budgets of the gradients of q, k and v, in their shapes, float64."""
+    u, u32 = unit_roundoff(q.dtype), unit_roundoff(accumulator(q.dtype))
+    tiny = underflow(q.dtype)
+    kv_heads, group = k.shape[1], q.shape[1] // k.shape[1]
+    queries, keys = exact.weights.shape[-2:]
+    scale = abs(q.shape[-1] ** -0.5 if scale is None else scale)
+    query, grad = q.double(), grad_out.double()
+    key = k.double().repeat_interleave(group, dim=1)
+    value = v.double().repeat_interleave(group, dim=1)
+    weights, live = exact.weights, exact.visible.double()
+
+    eta = _eta(q, k, exact, facts, scale, None)
+    grad_weights = grad @ value.mT
+    delta = (grad * exact.output).sum(-1, keepdim=True)
+    grad_scores = weights * (grad_weights - delta)
+    budget_output = of_output(q, k, v, exact, facts=facts, scale=scale)
+    b_delta = (grad.abs() * budget_output).sum(-1, keepdim=True) + growth(v.shape[-1]) * u32 * (
+        grad * exact.output
+    ).abs().sum(-1, keepdim=True)
+    b_grad_weights = growth(v.shape[-1]) * u32 * (grad.abs() @ value.abs().mT)
+    if facts.scores is None:
+        b_grad_weights = b_grad_weights + u * grad_weights.abs()
+    b_grad_scores = weights * (eta * (grad_weights - delta).abs() + b_grad_weights + b_delta) + u * grad_scores.abs()
+    # A weight too small to be normal is off by `tiny`, and so is what it is multiplied by; so is dS itself.
+    b_grad_scores = b_grad_scores + live * tiny * (1 + (grad_weights - delta).abs())
+
+    sum_q = _sum_error(keys, q.dtype, facts)
+    sum_kv = _sum_error(queries * group, q.dtype, facts)
+    b_q = scale * (b_grad_scores @ key.abs() + sum_q * (grad_scores.abs() @ key.abs()))
+    b_k = scale * (b_grad_scores.mT @ query.abs() + sum_kv * (grad_scores.abs().mT @ query.abs()))
+    b_v = ((eta + sum_kv) * weights + tiny * live).mT @ grad.abs()
+    exact_q = scale * (grad_scores @ key)
+    exact_k = scale * (grad_scores.mT @ query)
+    exact_v = weights.mT @ grad
+    roundings = u if group == 1 else 2 * u
+    return (
+        b_q + u * exact_q.abs() + tiny,
+        _sum_of_group(b_k + roundings * exact_k.abs() + tiny, kv_heads),
+        _sum_of_group(b_v + roundings * exact_v.abs() + tiny, kv_heads),
+    )
+
+
+def of_product(a: Tensor, b: Tensor) -> Tensor:
+    """The budget of a @ b.mT, rounded once to its dtype: g(n) u32 |a| |b|^T + u |a b^T|, float64."""
+    u, u32 = unit_roundoff(a.dtype), unit_roundoff(accumulator(a.dtype))
+    a, b = a.double(), b.double()
+    return growth(a.shape[-1]) * u32 * (a.abs() @ b.abs().mT) + u * (a @ b.mT).abs()
+
+
+def _eta(
+    q: Tensor,
+    k: Tensor,
+    exact: Exact,
+    facts: Facts,
+    scale: float | None,
+    inherited: ScoreError | None,
+) -> Tensor:
+    u, u32 = unit_roundoff(q.dtype), unit_roundoff(accumulator(q.dtype))
+    roundings = 4 * u32 + (2 * unit_roundoff(q.dtype) if facts.scores is None else 0.0)
+    scale = abs(q.shape[-1] ** -0.5 if scale is None else scale)
+    key = k.double().abs().repeat_interleave(q.shape[1] // k.shape[1], dim=1)
+    delta = roundings * exact.scores.abs() + growth(q.shape[-1]) * u32 * scale * (q.double().abs() @ key.mT)
+    if inherited is not None:
+        delta = delta + inherited.scores
+    if delta.shape[-1] == 0:
+        return delta.new_zeros(*delta.shape[:-1], 1)
+    largest = torch.where(exact.visible, delta, 0.0).amax(dim=-1, keepdim=True)
+    return torch.expm1(2 * largest) + 2 * u + growth(delta.shape[-1]) * u32
+
+
+def _sum_error(terms: int, dtype: torch.dtype, facts: Facts) -> float:
+    """Error of a gradient's sum of that many products, relative to the sum of their absolute values."""
+    error = growth(terms) * unit_roundoff(accumulator(dtype))
+    if facts.sums is None:
+        error += growth(-(-terms // PARTIAL_SUM)) * unit_roundoff(dtype)
+    return error
+
+
+def _flushed(exact: Exact, values: Tensor, dtype: torch.dtype) -> Tensor:
+    return underflow(dtype) * (1 + exact.visible.double() @ values)
+
+
+def _sum_of_group(per_head: Tensor, kv_heads: int) -> Tensor:
+    """(batch, heads, keys, dim) -> (batch, kv_heads, keys, dim): a kv head serves a whole group of query heads."""
+    return per_head.unflatten(1, (kv_heads, -1)).sum(dim=2)

@@ -1,0 +1,75 @@
+"""A property is a function of a subject and a problem; `@claim` looks for a problem that refutes it.
+
+Hypothesis draws problems and shrinks the first that fails. Only then are the pinned ones tried: hypothesis would report
+a pinned problem as it stands, and what a drawn one shrinks to is smaller. What they catch depends on no luck.
+"""
+
+from collections.abc import Callable
+from functools import wraps
+from pathlib import Path
+from typing import Any, Protocol
+
+from hypothesis import given, note
+from hypothesis.errors import UnsatisfiedAssumption
+from hypothesis.strategies import SearchStrategy
+
+from verification.judge import Subject
+from verification.problems import Problem, on
+
+Check = Callable[[Subject, Problem], None]
+
+
+class Claim(Protocol):
+    """A test for pytest; `check` is the plain function, to be called with one problem."""
+
+    check: Check
+    __name__: str
+
+    def __call__(self, subject: Subject) -> None: ...
+
+
+def claim(problems: SearchStrategy[Problem], *pinned: Problem) -> Callable[[Check], Claim]:
+    """Turns a check into a test."""
+
+    def decorate(check: Check) -> Claim:
+        def search(subject: Subject, problem: Problem) -> None:
+            __tracebackhide__ = True
+            problem = on(problem, subject.device)
+            note(reproducer(check, subject, problem))
+            check(subject, problem)
+
+        search.__name__ = search.__qualname__ = check.__name__  # what hypothesis prints
+        searched: Any = given(problem=problems)(search)
+
+        @wraps(check)
+        def test(subject: Subject) -> None:
+            __tracebackhide__ = True
+            searched(subject=subject)
+            for problem in pinned:
+                problem = on(problem, subject.device)
+                try:
+                    check(subject, problem)
+                except UnsatisfiedAssumption:
+                    continue  # refused, and counted as such by the subject
+                except Exception as failure:
+                    failure.add_note(f"Pinned problem: {problem}\n{reproducer(check, subject, problem)}")
+                    raise
+
+        del test.__dict__["__wrapped__"]  # or pytest would ask for a fixture named `problem`
+        wrapped: Any = test
+        wrapped.check = check
+        return wrapped
+
+    return decorate
+
+
+def reproducer(check: Check, subject: Subject, problem: Problem) -> str:
+    """Python to paste into a shell in the checkout; it fails as the test did."""
+    module = Path(check.__code__.co_filename).stem
+    return (
+        "To reproduce, in a Python shell in the checkout:\n\n"
+        "from verification.judge import Subject\n"
+        "from verification.problems import Problem\n"
+        f"from verification.{module} import {check.__name__}\n"
+        f"{check.__name__}.check({subject!r}, {problem!r})\n"
+    )

@@ -1,0 +1,203 @@
+"""Gives every property its subjects; keeps what was found for the summary table and the results file.
+
+The subjects are those of --backend, or every built-in backend that can run on the device. A refusal is an answer: where
+a subject refuses every problem of a property, that property is skipped with the subject's reason.
+"""
+
+import json
+import os
+import time
+from collections.abc import Generator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis.errors import Unsatisfiable, UnsatisfiedAssumption
+
+import implementations
+from verification.judge import Evidence, Subject
+from verification.provenance import provenance
+
+# Derandomised, so that a green run stays green until the code changes; nightly looks further, and elsewhere each time.
+# The explain phase costs most of the time to a counterexample and explains little here.
+_PHASES = [Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink]
+_COMMON = {
+    "deadline": None,
+    "phases": _PHASES,
+    "report_multiple_bugs": False,
+    "suppress_health_check": list(HealthCheck),
+}
+settings.register_profile("quick", max_examples=10, derandomize=True, **_COMMON)
+settings.register_profile("default", max_examples=30, derandomize=True, **_COMMON)
+settings.register_profile("ci", max_examples=60, derandomize=True, **_COMMON)
+settings.register_profile("nightly", max_examples=600, **_COMMON)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if not config.getoption("hypothesis_profile", None):
+        settings.load_profile("default")
+    # The problems are small: threads would wait for one another, and -n starts a process for each core.
+    torch.set_num_threads(1)
+    _subjects(config)  # now, so that a spelling that means nothing ends the run with one line
+    config.pluginmanager.register(_Findings(config), "attention-findings")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "subject" in metafunc.fixturenames:
+        subjects = _subjects(metafunc.config)
+        metafunc.parametrize("subject", subjects, ids=[subject.backend.name for subject in subjects])
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, object]:
+    subject = _subject_of(pyfuncitem)
+    if subject is None:
+        return (yield)
+    subject.evidence = Evidence()
+    try:
+        return (yield)
+    except (Unsatisfiable, UnsatisfiedAssumption):
+        if subject.evidence.problems or not subject.evidence.refusals:
+            raise
+        pytest.skip(f"refused: {'; '.join(sorted(subject.evidence.refusals))}")
+    except Exception as failure:
+        told = "\n".join([str(failure), *getattr(failure, "__notes__", [])])
+        pyfuncitem.user_properties.append(("counterexample", told))
+        raise
+    finally:
+        pyfuncitem.user_properties.append(("evidence", asdict(subject.evidence)))
+        pyfuncitem.user_properties.append(("backend", subject.backend.name))
+        pyfuncitem.user_properties.append(("claim", _describe(pyfuncitem)))
+
+
+def _subject_of(item: pytest.Function) -> Subject | None:
+    callspec = getattr(item, "callspec", None)
+    return callspec.params.get("subject") if callspec else None
+
+
+def _device(config: pytest.Config) -> torch.device:
+    return torch.device(config.getoption("--device") or ("cuda" if torch.cuda.is_available() else "cpu"))
+
+
+def _subjects(config: pytest.Config) -> list[Subject]:
+    """Once for each run, so that every test of a backend gets the same loaded module."""
+    if not hasattr(config, "_attention_subjects"):
+        device = _device(config)
+        asked = config.getoption("--backend")
+        try:
+            subjects = [Subject(name, device) for name in asked or implementations.names()]
+        except (ValueError, ImportError) as error:
+            raise pytest.UsageError(str(error)) from error
+        for subject in subjects if asked else ():
+            if reason := subject.backend.cannot_run(device):
+                raise pytest.UsageError(f"{subject.backend.name} cannot run here: {reason}")
+        able = [subject for subject in subjects if subject.backend.cannot_run(device) is None]
+        config._attention_subjects = able  # type: ignore[attr-defined]
+    return config._attention_subjects  # type: ignore[attr-defined]
+
+
+def _describe(item: pytest.Function) -> dict[str, str]:
+    name = item.originalname
+    documented = (item.function.__doc__ or "").strip()
+    return {
+        "id": name,
+        "title": name.removeprefix("test_").replace("_", " "),
+        "claim": " ".join(documented.split()),
+        "chapter": item.path.stem.removeprefix("test_"),
+    }
+
+
+@dataclass
+class _Findings:
+    """Collects the reports, on the controller where xdist runs the tests in workers."""
+
+    config: pytest.Config
+    started: float = field(default_factory=time.perf_counter)
+    claims: dict[str, dict[str, str]] = field(default_factory=dict)
+    results: list[dict[str, Any]] = field(default_factory=list)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        told = dict(report.user_properties)
+        if report.when != "call" or "evidence" not in told:
+            return
+        evidence: Any = told["evidence"]
+        claim: Any = told["claim"]
+        self.claims[claim["id"]] = claim
+        outcome = {"passed": "pass", "failed": "fail", "skipped": "refused"}[report.outcome]
+        reason = None
+        if report.outcome == "skipped" and isinstance(report.longrepr, tuple):
+            reason = str(report.longrepr[2]).removeprefix("Skipped: ").removeprefix("refused: ")
+        elif report.outcome == "failed":
+            reason = str(told["counterexample"]).partition("\n")[0]
+        elif evidence["stated"]:
+            outcome, reason = "stated", evidence["stated"]
+        self.results.append(
+            {
+                "backend": told["backend"],
+                "property": claim["id"],
+                "outcome": outcome,
+                "reason": reason,
+                "problems": evidence["problems"],
+                "refusals": sum(evidence["refusals"].values()),
+                "worst": evidence["worst"],
+                "counterexample": told.get("counterexample"),
+                "duration_s": round(report.duration, 3),
+            }
+        )
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        if not self.results:
+            return
+        terminalreporter.section("attention", sep="=")
+        for line in _table(self.claims, self.results):
+            terminalreporter.write_line(line)
+
+    def pytest_sessionfinish(self) -> None:
+        path = self.config.getoption("--results")
+        if not path or hasattr(self.config, "workerinput"):
+            return
+        found = {
+            "schema": 1,
+            "kind": "verification",
+            "provenance": provenance(_device(self.config)),
+            "profile": settings.get_current_profile_name(),
+            "duration_s": round(time.perf_counter() - self.started, 1),
+            "backends": list(dict.fromkeys(result["backend"] for result in self.results)),
+            "properties": list(self.claims.values()),
+            "results": [
+                result | {"worst": {t: w if w < float("inf") else None for t, w in result["worst"].items()}}
+                for result in self.results
+            ],
+        }
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        Path(path).write_text(json.dumps(found, indent=1, allow_nan=False) + os.linesep)
+
+
+def _table(claims: dict[str, dict[str, str]], results: list[dict[str, Any]]) -> list[str]:
+    """Property x backend, then the worst error over budget of each backend and dtype."""
+    backends = list(dict.fromkeys(result["backend"] for result in results))
+    cells = {(result["property"], result["backend"]): result["outcome"] for result in results}
+    shown = {"pass": "pass", "fail": "FAIL", "refused": "refused", "stated": "stated"}
+    width = max(len(claim["title"]) for claim in claims.values())
+    columns = [max(8, len(_short(backend))) for backend in backends]
+    lines = [" " * width + "".join(f"  {_short(b):>{c}}" for b, c in zip(backends, columns, strict=True))]
+    for name, claim in claims.items():
+        row = [shown.get(cells.get((name, backend), ""), "") for backend in backends]
+        lines.append(f"{claim['title']:<{width}}" + "".join(f"  {r:>{c}}" for r, c in zip(row, columns, strict=True)))
+    lines.append("")
+    for dtype in ("float32", "float16", "bfloat16"):
+        row = []
+        for backend in backends:
+            found = [r["worst"][dtype] for r in results if r["backend"] == backend and dtype in r["worst"]]
+            row.append(f"{max(found):.3f}" if found else "-")
+        told = f"worst error / budget, {dtype}"
+        lines.append(f"{told:<{width}}" + "".join(f"  {r:>{c}}" for r, c in zip(row, columns, strict=True)))
+    return lines
+
+
+def _short(backend: str) -> str:
+    """A user's spelling without its folders."""
+    return backend.rpartition("/")[2]

@@ -1,0 +1,173 @@
+"""What every call of a backend must keep to, and the comparison with the oracle."""
+
+from dataclasses import dataclass, field, replace
+
+import torch
+from hypothesis.errors import UnsatisfiedAssumption
+from torch import Tensor
+
+import implementations
+from implementations import Backend, Facts, SelfAttention
+from verification import budget, oracle
+from verification.problems import Problem
+
+
+@dataclass
+class Evidence:
+    """What happened to one subject in one test.
+
+    problems answered, refusals by reason, the worst error over budget by dtype, and a behaviour that was confirmed
+    """
+
+    problems: int = 0
+    refusals: dict[str, int] = field(default_factory=dict)
+    worst: dict[str, float] = field(default_factory=dict)
+    stated: str | None = None
+
+
+class Subject:
+    """A backend under judgement on a device.
+
+    >>> Subject("online").attend(q, k, v, causal=True)
+    """
+
+    def __init__(self, backend: str | Backend, device: str | torch.device = "cpu") -> None:
+        self.backend = implementations.load(backend) if isinstance(backend, str) else backend
+        self.device = torch.device(device)
+        self.evidence = Evidence()
+
+    def __repr__(self) -> str:
+        device = "" if self.device.type == "cpu" else f", {str(self.device)!r}"
+        return f"Subject({self.backend.name!r}{device})"
+
+    @property
+    def facts(self) -> Facts:
+        return self.backend.facts
+
+    def attend(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        *,
+        mask: Tensor | None = None,
+        causal: bool = False,
+        scale: float | None = None,
+    ) -> Tensor:
+        """The backend's answer, once it has the right shape, dtype and device, new memory, and left its inputs alone.
+
+        A refusal (NotImplementedError) is counted, and hypothesis draws another problem in its place.
+        """
+        __tracebackhide__ = True
+        given = {"q": q, "k": k, "v": v} | ({} if mask is None else {"mask": mask})
+        before = {name: tensor.detach().clone() for name, tensor in given.items()}
+        try:
+            out = self.backend.attend(q, k, v, mask=mask, causal=causal, scale=scale)
+        except NotImplementedError as refusal:
+            if not str(refusal):
+                raise AssertionError("it refuses without a reason: NotImplementedError wants one") from refusal
+            told = str(refusal)
+            self.evidence.refusals[told] = self.evidence.refusals.get(told, 0) + 1
+            raise UnsatisfiedAssumption(told) from refusal
+        self.evidence.problems += 1
+        wanted = (*q.shape[:3], v.shape[3])
+        assert isinstance(out, Tensor), f"the output is a {type(out).__name__}; wanted a torch.Tensor"
+        assert tuple(out.shape) == wanted, f"the output has shape {tuple(out.shape)}; wanted {wanted}"
+        assert out.dtype == q.dtype, f"the output is {out.dtype}; wanted {q.dtype}, the dtype of q"
+        assert out.device == q.device, f"the output is on {out.device}; wanted {q.device}, the device of q"
+        for name, tensor in given.items():
+            assert _same_bits(tensor, before[name]), f"the call changed its input {name}"
+            assert not _share_memory(out, tensor), f"the output lies in the memory of the input {name}"
+        return out
+
+    def gradients(
+        self, problem: Problem, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, grad_out: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """dQ, dK and dV for that gradient of the output, with the shapes and dtypes of q, k and v."""
+        __tracebackhide__ = True
+        leaves = [tensor.detach().requires_grad_() for tensor in (q, k, v)]
+        out = self.attend(leaves[0], leaves[1], leaves[2], **problem.options(mask))
+        assert out.requires_grad, "the output does not require a gradient although q, k and v do"
+        before = grad_out.clone()
+        grads = torch.autograd.grad(out, leaves, grad_out)
+        assert _same_bits(grad_out, before), "the backward pass changed the gradient it was given"
+        for name, grad, leaf in zip("qkv", grads, leaves, strict=True):
+            told = f"{tuple(grad.shape)} {grad.dtype}"
+            wanted = f"{tuple(leaf.shape)} {leaf.dtype}"
+            assert told == wanted, f"the gradient of {name} is {told}; wanted {wanted}"
+        return grads[0], grads[1], grads[2]
+
+    def compare(self, problem: Problem, name: str, answer: Tensor, right: Tensor, allowed: Tensor) -> None:
+        """Fails unless |answer - right| <= allowed everywhere; a NaN in the answer fails."""
+        __tracebackhide__ = True
+        ratio = ((answer.double() - right).abs() / allowed).nan_to_num(nan=float("inf"))
+        # Where nothing is allowed, being exactly right is 0/0.
+        ratio = torch.where((allowed == 0) & (answer.double() == right), 0.0, ratio)
+        if not ratio.numel():
+            return
+        worst = ratio.max().item()
+        known = self.evidence.worst.get(problem.dtype, 0.0)
+        self.evidence.worst[problem.dtype] = max(known, worst)
+        assert worst <= 1, _told(name, answer, right, allowed, ratio)
+
+    def layer(self, d_model: int, heads: int, kv_heads: int, seed: int) -> SelfAttention:
+        """A layer round this subject, its calls held to the same; one seed and one size give the same weights."""
+        torch.manual_seed(seed)
+        judged = replace(self.backend, attend=self.attend)
+        layer = SelfAttention(d_model, heads, kv_heads=kv_heads, backend=judged, device=self.device)
+        return layer.requires_grad_(False)
+
+    def exact(self, problem: Problem, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> oracle.Exact:
+        """The right answer."""
+        return oracle.attention(q, k, v, **problem.options(mask))
+
+    def budget(self, problem: Problem, q: Tensor, k: Tensor, v: Tensor, exact: oracle.Exact) -> Tensor:
+        """How far from it the output may be."""
+        return budget.of_output(q, k, v, exact, facts=self.facts, scale=problem.scale)
+
+
+def assert_same_bits(answer: Tensor, wanted: Tensor, told: str) -> None:
+    """Fails, with that sentence, unless two tensors of one shape agree to the last bit (0 and -0 are the same)."""
+    __tracebackhide__ = True
+    if _same_bits(answer + 0.0, wanted + 0.0):
+        return
+    different = ~((answer == wanted) | (answer.isnan() & wanted.isnan()))
+    place = tuple(different.nonzero()[0].tolist())
+    raise AssertionError(
+        f"{told}: {different.sum().item()} of {different.numel()} elements differ, the first at {place}: "
+        f"{answer[place].item()!r} and {wanted[place].item()!r}"
+    )
+
+
+def _same_bits(a: Tensor, b: Tensor) -> bool:
+    as_integers = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[a.element_size()]
+    return a.dtype == b.dtype and torch.equal(a.detach().view(as_integers), b.detach().view(as_integers))
+
+
+def _share_memory(a: Tensor, b: Tensor) -> bool:
+    return a.numel() > 0 and a.untyped_storage().data_ptr() == b.untyped_storage().data_ptr()
+
+
+def _told(name: str, answer: Tensor, right: Tensor, allowed: Tensor, ratio: Tensor) -> str:
+    place = tuple(int(i) for i in torch.unravel_index(ratio.argmax(), ratio.shape))
+    wrong = (ratio > 1).sum().item()
+    lines = [
+        f"wrong {name} at {place}: {answer[place].item():.6g} where {right[place].item():.6g} is right, "
+        f"{ratio[place].item():.3g} times its error budget of {allowed[place].item():.2g} "
+        f"({wrong} of {ratio.numel()} elements are over budget)"
+    ]
+    rows, columns = answer.shape[-2:]
+    if answer.numel() == rows * columns and rows <= 4 and columns <= 4:
+        lines += ["answer:", _matrix(answer, ratio), "right:", _matrix(right, ratio * 0)]
+    return "\n".join(lines)
+
+
+def _matrix(values: Tensor, ratio: Tensor) -> str:
+    """Rows of numbers, those over budget in brackets."""
+    rows: list[str] = []
+    for numbers, ratios in zip(values.flatten(0, -2).tolist(), ratio.flatten(0, -2).tolist(), strict=True):
+        told = [
+            f"[{number:.4g}]" if over > 1 else f"{number:.4g} " for number, over in zip(numbers, ratios, strict=True)
+        ]
+        rows.append("  " + " ".join(f"{text:>11}" for text in told))
+    return "\n".join(rows)

@@ -1,0 +1,56 @@
+"""Attention in float64, dense, as the formula says: what every backend is measured against.
+
+It shares nothing with `implementations`: no blocks, no tricks, its own reading of the mask and of causality.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Exact:
+    """Float64 results of one attention call, heads of k and v repeated for their group of query heads.
+
+    output   (batch, heads, queries, value_dim)
+    weights  (batch, heads, queries, keys), the softmax; a row that sees no key is zero
+    scores   (batch, heads, queries, keys), scaled, before masking
+    visible  (batch, heads, queries, keys), bool
+    """
+
+    output: Tensor
+    weights: Tensor
+    scores: Tensor
+    visible: Tensor
+
+    def detach(self) -> "Exact":
+        """The same numbers without their graph."""
+        return Exact(self.output.detach(), self.weights.detach(), self.scores.detach(), self.visible)
+
+
+def attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    mask: Tensor | None = None,
+    causal: bool = False,
+    scale: float | None = None,
+) -> Exact:
+    """softmax(scale Q K^T) V over the visible keys; shapes as in `implementations._contract`.
+    Differentiable: gradients of `output` are the exact gradients.
+    """
+    q, k, v = q.double(), k.double(), v.double()
+    group = q.shape[1] // k.shape[1]
+    k, v = k.repeat_interleave(group, dim=1), v.repeat_interleave(group, dim=1)
+    scores = torch.einsum("bhqd,bhkd->bhqk", q, k) * (q.shape[-1] ** -0.5 if scale is None else scale)
+    visible = torch.ones_like(scores, dtype=torch.bool) if mask is None else mask.expand_as(scores)
+    if causal:
+        last = torch.arange(q.shape[2], device=q.device) + k.shape[2] - q.shape[2]
+        visible = visible & (torch.arange(k.shape[2], device=q.device) <= last[:, None])
+    # Rows that see nothing are given a finite score, and their weights are cleared afterwards: no NaN, no gradient.
+    blind = ~visible.any(dim=-1, keepdim=True)
+    weights = torch.softmax(torch.where(visible | blind, scores, float("-inf")), dim=-1)
+    weights = torch.where(visible, weights, 0.0)
+    return Exact(torch.einsum("bhqk,bhkd->bhqd", weights, v), weights, scores, visible)

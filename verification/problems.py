@@ -1,0 +1,297 @@
+"""A Problem: everything that decides one attention call, small enough to read, and how hypothesis draws them.
+
+A problem holds sizes, flags and a seed; the tensors come from the seed. Its repr is its reproducer and names only what
+differs from the smallest problem, so a shrunk counterexample is short. Tensors are drawn in float32 and rounded to the
+dtype, so that every backend and the oracle see the same numbers, and each lies in memory surrounded by NaN, so that a
+read out of bounds is seen.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import torch
+from hypothesis import strategies as st
+from torch import Tensor
+
+DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+
+# One short of, at, and one past the usual block sizes, and lengths that are half a block off.
+EDGES = (15, 16, 17, 31, 32, 33, 48, 63, 64, 65, 96, 127, 128, 129, 160)
+DIMS = (1, 2, 3, 8, 16, 24, 32, 64, 65, 72, 96, 128)
+LONGEST = 160
+# queries x keys x heads x batch of one problem: what Triton's interpreter can do in a fraction of a second.
+LARGEST = 40_000
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One call of attention. Sizes as in `implementations._contract`; value_dim 0 means head_dim.
+
+    mask         one of MASKS, or None; mask_shared: the axes, of "bhq", along which it is broadcast
+    scores       one of SCORES: what the scaled scores look like
+    layout       one of LAYOUTS: how q, k, v lie in memory; grad_layout: how the gradient of the output does
+    """
+
+    batch: int = 1
+    heads: int = 1
+    kv_heads: int = 1
+    queries: int = 1
+    keys: int = 1
+    dim: int = 1
+    value_dim: int = 0
+    dtype: str = "float32"
+    causal: bool = False
+    mask: str | None = None
+    mask_shared: str = ""
+    scale: float | None = None
+    scores: str = "normal"
+    layout: str = "contiguous"
+    grad_layout: str = "contiguous"
+    device: str = "cpu"
+    seed: int = 0
+
+    def __repr__(self) -> str:
+        told = [f"{f.name}={getattr(self, f.name)!r}" for f in fields(self) if getattr(self, f.name) != f.default]
+        return f"Problem({', '.join(told)})"
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        """Hypothesis prints with this; its own form of a dataclass names every field."""
+        printer.text(repr(self))
+
+    def tensors(self) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+        """q, k, v and the mask; the same numbers on every device."""
+        random = torch.Generator().manual_seed(self.seed)
+        q = torch.randn(self.batch, self.heads, self.queries, self.dim, generator=random)
+        k = torch.randn(self.batch, self.kv_heads, self.keys, self.dim, generator=random)
+        v = torch.randn(self.batch, self.kv_heads, self.keys, self.value_dim or self.dim, generator=random)
+        q, k = SCORES[self.scores](q, k)
+        mask = None
+        if self.mask is not None:
+            full = torch.rand(self.batch, self.heads, self.queries, self.keys, generator=random)
+            for axis, name in enumerate("bhq"):
+                if name in self.mask_shared:
+                    full = full.narrow(axis, 0, min(1, full.shape[axis]))
+            mask = MASKS[self.mask](full).to(self.device)
+        q, k, v = (self.placed(tensor, self.layout) for tensor in (q, k, v))
+        return q, k, v, mask
+
+    def grad_out(self) -> Tensor:
+        """A gradient for the output, (batch, heads, queries, value_dim): random, nowhere zero."""
+        random = torch.Generator().manual_seed(self.seed + 1)
+        shape = (self.batch, self.heads, self.queries, self.value_dim or self.dim)
+        grad = torch.randn(shape, generator=random)
+        return self.placed(grad + grad.sign() * 0.1, self.grad_layout)
+
+    def placed(self, tensor: Tensor, layout: str = "contiguous") -> Tensor:
+        """The tensor in this problem's dtype and on its device, laid out in memory as told."""
+        return LAYOUTS[layout](tensor.to(self.device, DTYPES[self.dtype]))
+
+    def options(self, mask: Tensor | None) -> dict[str, Any]:
+        """The keyword arguments of the call."""
+        return {"mask": mask, "causal": self.causal, "scale": self.scale}
+
+
+def problems(**fixed: Any) -> st.SearchStrategy[Problem]:
+    """Draws problems; what is given by name, a value or a strategy, is not drawn. Shrinks towards Problem()."""
+
+    @st.composite
+    def draw_problem(draw: Callable[[st.SearchStrategy[Any]], Any]) -> Problem:
+        def drawn(name: str, strategy: st.SearchStrategy[Any]) -> Any:
+            if name not in fixed:
+                return draw(strategy)
+            given = fixed[name]
+            return draw(given) if isinstance(given, st.SearchStrategy) else given
+
+        queries = drawn("queries", _LENGTHS)
+        keys = drawn("keys", _LENGTHS)
+        room = max(1, LARGEST // max(1, queries * keys))
+        batch = drawn("batch", st.integers(1, min(3, room)))
+        kv_heads = drawn("kv_heads", st.integers(1, min(3, max(1, room // max(1, batch)))))
+        group = draw(st.integers(1, min(3, max(1, room // max(1, batch * kv_heads)))))
+        mask = drawn("mask", st.sampled_from([None, *MASKS]))
+        return Problem(
+            batch=batch,
+            heads=kv_heads * group,
+            kv_heads=kv_heads,
+            queries=queries,
+            keys=keys,
+            dim=drawn("dim", _WIDTHS),
+            value_dim=drawn("value_dim", st.one_of(st.just(0), _WIDTHS)),
+            dtype=drawn("dtype", st.sampled_from(list(DTYPES))),
+            causal=drawn("causal", st.booleans()),
+            mask=mask,
+            mask_shared="" if mask is None else drawn("mask_shared", st.sampled_from(_SHARED)),
+            scale=drawn("scale", st.sampled_from([None, 1.0, 0.25, -0.5, 0.0])),
+            scores=drawn("scores", st.sampled_from(list(SCORES))),
+            layout=drawn("layout", st.sampled_from(list(LAYOUTS))),
+            grad_layout=drawn("grad_layout", st.sampled_from(list(LAYOUTS))),
+            seed=drawn("seed", st.integers(0, 999)),
+        )
+
+    return draw_problem()
+
+
+_LENGTHS = st.one_of(st.integers(1, 9), st.integers(1, LONGEST), st.sampled_from(EDGES))
+_WIDTHS = st.one_of(st.integers(1, 9), st.sampled_from(DIMS))
+_SHARED = ["", "b", "h", "q", "bh", "bq", "hq", "bhq"]
+
+
+def _normal(q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+    return q, k
+
+
+def _zero(q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+    return torch.zeros_like(q), k
+
+
+def _ties(q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+    return q.sign(), k.sign()
+
+
+def _large(q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+    return q * 6, k * 6
+
+
+def _with_score(q: Tensor, k: Tensor, score: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
+    """Adds a score that depends on the key's place only, through the first feature, at the default scale."""
+    q, k = q * 0.5, k * 0.5
+    q[..., 0] = float(q.shape[-1] ** 0.5)
+    k[..., 0] = score(torch.arange(k.shape[2]))
+    return q, k
+
+
+def _rising(q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+    return _with_score(q, k, lambda j: (j // 16) * 8.0)
+
+
+def _falling(q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+    # From block to block by more than exp can bridge: a maximum taken from the block alone overflows.
+    return _with_score(q, k, lambda j: (j // 16) * -60.0)
+
+
+def _alternating(q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+    return _with_score(q, k, lambda j: (j // 16 % 2) * 40.0)
+
+
+def _very_negative(q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+    return _with_score(q, k, lambda j: torch.full_like(j, -300.0, dtype=torch.float32))
+
+
+def _very_positive(q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+    return _with_score(q, k, lambda j: torch.full_like(j, 300.0, dtype=torch.float32))
+
+
+SCORES: dict[str, Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]] = {
+    "normal": _normal,
+    "zero": _zero,
+    "ties": _ties,
+    "large": _large,
+    "rising": _rising,
+    "falling": _falling,
+    "alternating": _alternating,
+    "very negative": _very_negative,
+    "very positive": _very_positive,
+}
+
+
+# Each takes uniform numbers in the mask's shape, so that a mask shared along an axis is drawn in its own shape.
+def _random(uniform: Tensor) -> Tensor:
+    return uniform > 0.4
+
+
+def _padding(uniform: Tensor) -> Tensor:
+    """Keys beyond a length that is drawn for each sample, head and query where those axes are not shared."""
+    keys = uniform.shape[-1]
+    length = (uniform[..., :1] * keys).floor() + 1
+    return torch.arange(keys) < length
+
+
+def _left_padding(uniform: Tensor) -> Tensor:
+    return _padding(uniform).flip(-1)
+
+
+def _blind_row(uniform: Tensor) -> Tensor:
+    """Some rows see nothing; the first always."""
+    mask = _random(uniform) & (uniform[..., :1] > 0.3)
+    if mask.numel():
+        mask[(0,) * (mask.ndim - 1)] = False
+    return mask
+
+
+def _blind_start(uniform: Tensor) -> Tensor:
+    """The first blocks of keys are hidden, at least one key stays."""
+    keys = uniform.shape[-1]
+    hidden = min(keys - 1, 2 * keys // 3)
+    return torch.arange(keys).expand(uniform.shape) >= hidden
+
+
+def _one_key(uniform: Tensor) -> Tensor:
+    """Each row sees exactly one key."""
+    return uniform == uniform.amax(dim=-1, keepdim=True) if uniform.numel() else uniform > 1
+
+
+MASKS: dict[str, Callable[[Tensor], Tensor]] = {
+    "random": _random,
+    "padding": _padding,
+    "left padding": _left_padding,
+    "blind row": _blind_row,
+    "blind start": _blind_start,
+    "one key": _one_key,
+}
+
+
+def _in_nan(shape: Sequence[int], like: Tensor) -> Tensor:
+    """A NaN-filled tensor of that shape with eight more NaN before and after it in memory."""
+    count = 1
+    for size in shape:
+        count *= size
+    buffer = torch.full((count + 16,), float("nan"), dtype=like.dtype, device=like.device)
+    return buffer[8 : 8 + count].view(tuple(shape))
+
+
+def _contiguous(tensor: Tensor) -> Tensor:
+    return _in_nan(tensor.shape, tensor).copy_(tensor)
+
+
+def _heads_inside(tensor: Tensor) -> Tensor:
+    """(batch, seq, heads, dim) in memory: what a layer's projection gives."""
+    batch, heads, seq, dim = tensor.shape
+    return _in_nan((batch, seq, heads, dim), tensor).transpose(1, 2).copy_(tensor)
+
+
+def _sliced(tensor: Tensor) -> Tensor:
+    """A part of something larger along every axis but the batch, at an odd offset."""
+    batch, heads, seq, dim = tensor.shape
+    larger = _in_nan((batch, heads + 1, seq + 3, dim + 5), tensor)
+    return larger[:, 1:, 2 : 2 + seq, 3 : 3 + dim].copy_(tensor)
+
+
+def _gaps(tensor: Tensor) -> Tensor:
+    """Every other element of the last axis."""
+    return _in_nan((*tensor.shape[:3], 2 * tensor.shape[3]), tensor)[..., ::2].copy_(tensor)
+
+
+def _features_first(tensor: Tensor) -> Tensor:
+    """(batch, heads, dim, seq) in memory: a key cache stored ready for the product."""
+    return _in_nan((*tensor.shape[:2], tensor.shape[3], tensor.shape[2]), tensor).mT.copy_(tensor)
+
+
+def _expanded(tensor: Tensor) -> Tensor:
+    """One sample for the whole batch, with a stride of 0: the numbers change too."""
+    return _contiguous(tensor[:1]).expand(tensor.shape) if len(tensor) else _contiguous(tensor)
+
+
+LAYOUTS: dict[str, Callable[[Tensor], Tensor]] = {
+    "contiguous": _contiguous,
+    "heads inside": _heads_inside,
+    "sliced": _sliced,
+    "gaps": _gaps,
+    "features first": _features_first,
+    "expanded": _expanded,
+}
+
+
+def on(problem: Problem, device: torch.device) -> Problem:
+    """The same problem on another device."""
+    return replace(problem, device=str(device))

@@ -1,0 +1,69 @@
+"""The future does not reach the past."""
+
+from dataclasses import replace
+
+import torch
+from hypothesis import strategies as st
+
+from verification.claims import claim
+from verification.judge import Subject, assert_same_bits
+from verification.problems import Problem, problems
+
+_CAUSAL = problems(causal=True, layout=st.sampled_from(["contiguous", "heads inside", "sliced"]))
+_PINNED = (
+    Problem(queries=2, keys=2, causal=True),
+    Problem(queries=64, keys=64, dim=8, causal=True),
+    Problem(queries=65, keys=130, dim=8, causal=True),
+    Problem(queries=2, keys=3, causal=True, mask="random"),
+)
+
+
+def _first_future_key(problem: Problem) -> int:
+    """A key in the middle: queries before it are the past, it and later keys are the future."""
+    return (problem.keys + 1) // 2
+
+
+@claim(_CAUSAL, *_PINNED)
+def test_the_future_does_not_reach_the_past(subject: Subject, problem: Problem) -> None:
+    """Changing K_j and V_j for j >= t changes no bit of O_i for i + keys - queries < t."""
+    q, k, v, mask = problem.tensors()
+    out = subject.attend(q, k, v, **problem.options(mask))
+    future = _first_future_key(problem)
+    other = replace(problem, seed=problem.seed + 1).tensors()
+    k, v = k.clone(), v.clone()
+    k[:, :, future:] = other[1][:, :, future:] * 100
+    v[:, :, future:] = other[2][:, :, future:] * 100
+    changed = subject.attend(q, k, v, **problem.options(mask))
+    past = max(0, min(problem.queries, future - problem.keys + problem.queries))
+    assert_same_bits(
+        changed[:, :, :past], out[:, :, :past], f"keys from {future} on were changed, and queries before saw it"
+    )
+
+
+@claim(_CAUSAL, *_PINNED)
+def test_the_past_has_no_gradient_from_the_future(subject: Subject, problem: Problem) -> None:
+    """d O_i / d K_j = d O_i / d V_j = 0 exactly for j > i + keys - queries."""
+    q, k, v, mask = problem.tensors()
+    future = _first_future_key(problem)
+    past = max(0, min(problem.queries, future - problem.keys + problem.queries))
+    grad_out = problem.grad_out().clone()
+    grad_out[:, :, past:] = 0
+    _, grad_k, grad_v = subject.gradients(problem, q, k, v, mask, grad_out)
+    for name, grad in (("K", grad_k[:, :, future:]), ("V", grad_v[:, :, future:])):
+        assert_same_bits(grad, torch.zeros_like(grad), f"the gradient of {name} from key {future} on, for past queries")
+
+
+@claim(
+    problems(causal=True, mask=None), *(replace(p, mask=None) for p in _PINNED), Problem(queries=3, keys=2, causal=True)
+)
+def test_the_causal_flag_is_the_lower_right_triangle(subject: Subject, problem: Problem) -> None:
+    """causal=True is the mask j <= i + keys - queries: both calls agree with the same formula."""
+    q, k, v, _ = problem.tensors()
+    triangle = torch.ones(problem.queries, problem.keys, dtype=torch.bool, device=problem.device)
+    triangle = triangle.tril(problem.keys - problem.queries)
+    exact = subject.exact(replace(problem, causal=False), q, k, v, triangle[None, None])
+    allowed = subject.budget(problem, q, k, v, exact)
+    flagged = subject.attend(q, k, v, causal=True, scale=problem.scale)
+    subject.compare(problem, "output under the causal flag", flagged, exact.output, allowed)
+    masked = subject.attend(q, k, v, mask=triangle, scale=problem.scale)
+    subject.compare(problem, "output under the triangular mask", masked, exact.output, allowed)

@@ -1,0 +1,71 @@
+"""The gradients of q, k and v."""
+
+import torch
+from torch import Tensor
+
+from verification import budget
+from verification.claims import claim
+from verification.judge import Subject
+from verification.problems import Problem, problems
+
+_PINNED = (
+    Problem(queries=2, keys=2, dim=2, causal=True),
+    Problem(queries=65, keys=129, dim=8, causal=True),
+    Problem(batch=2, heads=6, kv_heads=2, queries=3, keys=5, dim=8),
+    Problem(queries=2, keys=3, mask="blind row"),
+    Problem(queries=3, keys=2, dim=2, value_dim=3, grad_layout="expanded", batch=2),
+    Problem(queries=70, keys=3, dim=2, dtype="float16"),
+)
+
+
+def _judged(subject: Subject, problem: Problem) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
+    """The subject's dQ, dK, dV in float64, the right ones, and the budgets."""
+    q, k, v, mask = problem.tensors()
+    grad_out = problem.grad_out()
+    answers = [grad.double() for grad in subject.gradients(problem, q, k, v, mask, grad_out)]
+    doubles = [tensor.detach().double().requires_grad_() for tensor in (q, k, v)]
+    exact = subject.exact(problem, doubles[0], doubles[1], doubles[2], mask)
+    right = torch.autograd.grad(exact.output, doubles, grad_out.double())
+    allowed = budget.of_gradients(q, k, v, grad_out, exact.detach(), facts=subject.facts, scale=problem.scale)
+    return answers, list(right), list(allowed)
+
+
+@claim(problems(), *_PINNED)
+def test_the_gradients_agree_with_the_formula(subject: Subject, problem: Problem) -> None:
+    """|dQ - dQ*| <= b(dQ), and the same for dK and dV, elementwise; * is the float64 formula, differentiated."""
+    for name, answer, right, allowed in zip("QKV", *_judged(subject, problem), strict=True):
+        subject.compare(problem, f"gradient of {name}", answer, right, allowed)
+
+
+@claim(problems(), *_PINNED)
+def test_the_gradient_of_the_values_is_dealt_out_whole(subject: Subject, problem: Problem) -> None:
+    """sum_j dV_j = sum_i dO_i over the queries that see a key: the rows of P sum to one."""
+    (_, _, grad_v), _, (_, _, allowed) = _judged(subject, problem)
+    q, k, v, mask = problem.tensors()
+    sees_a_key = subject.exact(problem, q, k, v, mask).visible.any(dim=-1, keepdim=True)
+    given = (problem.grad_out().double() * sees_a_key).sum(dim=2, keepdim=True)
+    given = given.unflatten(1, (problem.kv_heads, -1)).sum(dim=2)
+    subject.compare(problem, "sum of dV", grad_v.sum(dim=2, keepdim=True), given, allowed.sum(dim=2, keepdim=True))
+
+
+@claim(problems(), *_PINNED)
+def test_a_shift_of_all_keys_has_no_gradient(subject: Subject, problem: Problem) -> None:
+    """sum_j dK_j = 0: adding one vector to every key changes no weight."""
+    (_, grad_k, _), _, (_, allowed, _) = _judged(subject, problem)
+    total = grad_k.sum(dim=2, keepdim=True)
+    subject.compare(problem, "sum of dK", total, torch.zeros_like(total), allowed.sum(dim=2, keepdim=True))
+
+
+@claim(problems(), *_PINNED)
+def test_a_change_of_basis_has_no_gradient(subject: Subject, problem: Problem) -> None:
+    """Q^T dQ = (K^T dK)^T for each kv head: q -> q M with k -> k M^-T changes no score."""
+    (grad_q, grad_k, _), _, (allowed_q, allowed_k, _) = _judged(subject, problem)
+    q, k, _, _ = problem.tensors()
+
+    def of_query_heads(a: Tensor, b: Tensor) -> Tensor:
+        return (a.mT @ b).unflatten(1, (problem.kv_heads, -1)).sum(dim=2)
+
+    of_q = of_query_heads(q.double(), grad_q)
+    of_k = (k.double().mT @ grad_k).mT
+    allowed = of_query_heads(q.double().abs(), allowed_q) + (k.double().abs().mT @ allowed_k).mT
+    subject.compare(problem, "Q^T dQ", of_q, of_k, allowed)

@@ -1,0 +1,84 @@
+"""What a backend states about itself is true, and what it does not state is found out and reported."""
+
+import pytest
+import torch
+
+from verification.claims import claim
+from verification.judge import Subject, assert_same_bits
+from verification.problems import DTYPES, Problem, problems
+
+
+def test_plain_attention_is_answered(subject: Subject) -> None:
+    """In at least one dtype. A backend that refuses everything is never wrong, and of no use."""
+    reasons: list[str] = []
+    for dtype in DTYPES:
+        q, k, v, _ = Problem(2, 2, 2, queries=16, keys=16, dim=64, dtype=dtype, device=str(subject.device)).tensors()
+        try:
+            subject.backend.attend(q, k, v)
+        except NotImplementedError as refusal:
+            reasons.append(f"{dtype}: {refusal}")
+    assert len(reasons) < len(DTYPES), f"it refuses plain attention, {'; '.join(reasons)}"
+
+
+@claim(problems(), Problem(batch=2, heads=4, kv_heads=2, queries=65, keys=130, dim=64))
+def test_the_same_call_gives_the_same_bits(subject: Subject, problem: Problem) -> None:
+    """Stated as `deterministic`: two calls agree to the bit, forward and backward. Otherwise within the budget."""
+    q, k, v, mask = problem.tensors()
+    first = subject.attend(q, k, v, **problem.options(mask))
+    again = subject.attend(q, k, v, **problem.options(mask))
+    if not subject.facts.deterministic:
+        exact = subject.exact(problem, q, k, v, mask)
+        allowed = 2 * subject.budget(problem, q, k, v, exact)
+        subject.compare(problem, "second output", again, first.double(), allowed)
+        return
+    assert_same_bits(again, first, "the same call gave another output")
+    grads = subject.gradients(problem, q, k, v, mask, problem.grad_out())
+    grads_again = subject.gradients(problem, q, k, v, mask, problem.grad_out())
+    for name, grad, grad_again in zip("QKV", grads, grads_again, strict=True):
+        assert_same_bits(grad_again, grad, f"the same call gave another gradient of {name}")
+
+
+@pytest.mark.parametrize("place", ["key", "value"])
+def test_how_far_a_nan_in_a_masked_place_reaches(subject: Subject, place: str) -> None:
+    """Masked in all rows, or only in some: what the rows that may not see it show is what `masked_nonfinite` states."""
+    problem = Problem(queries=8, keys=8, dim=8, seed=1, device=str(subject.device))
+    q, k, v, _ = problem.tensors()
+    mask = torch.ones(1, 1, 8, 8, dtype=torch.bool, device=subject.device)
+    mask[..., 3] = False  # key 3: nobody sees it
+    mask[..., :4, 5] = False  # key 5: only the last four queries see it
+    reach = "per row"
+    for key, unseen_by in ((5, slice(0, 4)), (3, slice(0, 8))):
+        poisoned = (k if place == "key" else v).clone()
+        poisoned[:, :, key] = float("nan")
+        out = subject.attend(q, poisoned if place == "key" else k, poisoned if place == "value" else v, mask=mask)
+        if out[:, :, unseen_by].isnan().any():
+            reach = "leaks" if key == 3 else "unseen keys"
+    # A fused kernel may clear what it loads and still leak where it does not: the worse of the two places is stated.
+    stated = subject.facts.masked_nonfinite
+    subject.evidence.stated = f"NaN in a masked {place}: {reach}"
+    if stated is not None and place == "value":
+        assert reach == stated, f"a NaN in a masked value {reach}; the backend states {stated!r}"
+    if stated is not None and place == "key":
+        order = ["per row", "unseen keys", "leaks"]
+        assert order.index(reach) <= order.index(stated), f"a NaN in a masked key {reach}; it states {stated!r}"
+
+
+@claim(problems(mask=None, causal=False), Problem(queries=2, keys=3, dim=2), Problem())
+def test_a_nan_in_a_visible_place_shows_in_every_row_that_sees_it(subject: Subject, problem: Problem) -> None:
+    """A NaN in V_j is in that feature of every row, one in K_j in every element, unless `hides_nan` says otherwise."""
+    q, k, v, _ = problem.tensors()
+    place = problem.keys // 2
+    poisoned = v.clone()
+    poisoned[:, :, place, 0] = float("nan")
+    out = subject.attend(q, k, poisoned, scale=problem.scale)
+    assert out[..., 0].isnan().all(), "a NaN in a value is hidden from a query that sees it"
+    assert not out[..., 1:].isnan().any(), "a NaN in one feature of a value reaches another feature"
+    poisoned = k.clone()
+    poisoned[:, :, place] = float("nan")
+    out = subject.attend(q, poisoned, v, scale=problem.scale)
+    hidden = problem.keys == 1 and subject.device.type in subject.facts.hides_nan
+    assert out.isnan().all() != hidden, (
+        f"it states that a NaN in all keys is hidden, and shows {out.flatten()[0]}"
+        if hidden
+        else "a NaN in a key is hidden from a query that sees it"
+    )

@@ -1,0 +1,50 @@
+"""Claims about the weights, read through the values: the weights of a fused kernel are never in memory."""
+
+import torch
+
+from verification.claims import claim
+from verification.judge import Subject, assert_same_bits
+from verification.problems import Problem, problems
+
+_LONG_EQUAL_ROW = Problem(keys=4096, scores="zero", dtype="bfloat16")
+
+
+@claim(problems(), _LONG_EQUAL_ROW, Problem(keys=4096, scores="zero", dtype="float16"), Problem(queries=65, keys=65))
+def test_rows_sum_to_one(subject: Subject, problem: Problem) -> None:
+    """sum_j P_ij = 1: where every value is one, so is the output; a row that sees no key gives zero."""
+    q, k, v, mask = problem.tensors()
+    v = problem.placed(torch.ones_like(v), problem.layout)
+    exact = subject.exact(problem, q, k, v, mask)
+    out = subject.attend(q, k, v, **problem.options(mask))
+    sees_a_key = exact.visible.any(dim=-1, keepdim=True).expand_as(out)
+    subject.compare(problem, "sum of a row", out, sees_a_key.double(), subject.budget(problem, q, k, v, exact))
+
+
+@claim(problems(value_dim=0), Problem(queries=33, keys=65, dim=64, causal=True), Problem(keys=3, dim=3, mask="one key"))
+def test_the_weights_read_out_are_the_softmax(subject: Subject, problem: Problem) -> None:
+    """With V_j = e_j the output row is the row of weights: P_ij = softmax_j(S_ij), exactly zero where masked."""
+    q, k, v, mask = problem.tensors()
+    exact = subject.exact(problem, q, k, v, mask)
+    for start in sorted({0, problem.keys // 2, max(0, problem.keys - problem.dim)}):
+        columns = torch.arange(start, min(start + problem.dim, problem.keys))
+        identity = torch.zeros(problem.keys, problem.dim)
+        identity[columns, columns - start] = 1.0
+        v = problem.placed(identity.expand(problem.batch, problem.kv_heads, -1, -1), problem.layout)
+        read = subject.attend(q, k, v, **problem.options(mask))[..., : len(columns)]
+        weights = exact.weights[..., columns]
+        allowed = subject.budget(problem, q, k, v, subject.exact(problem, q, k, v, mask))[..., : len(columns)]
+        subject.compare(problem, f"weights of keys {start} to {int(columns[-1])}", read, weights, allowed)
+        masked = ~exact.visible[..., columns]
+        assert_same_bits(read[masked], torch.zeros_like(read[masked]), "a masked key has a weight that is not zero")
+
+
+@claim(problems(scores="zero"), Problem(queries=3, keys=5, causal=True, scores="zero"))
+def test_a_zero_query_gives_the_mean_of_the_values_it_may_see(subject: Subject, problem: Problem) -> None:
+    """q = 0: every visible key weighs the same, O_i = mean of the visible V_j; under causality a prefix mean."""
+    q, k, v, mask = problem.tensors()
+    exact = subject.exact(problem, q, k, v, mask)
+    values = v.double().repeat_interleave(problem.heads // problem.kv_heads, dim=1)
+    seen = exact.visible.double()
+    mean = (seen @ values) / seen.sum(dim=-1, keepdim=True).clamp(min=1)
+    out = subject.attend(q, k, v, **problem.options(mask))
+    subject.compare(problem, "mean", out, mean, subject.budget(problem, q, k, v, exact))
