@@ -8,7 +8,7 @@ PYTHON ?= python3
 TORCH ?= torch==2.13.0
 COMMITS ?= HEAD~2..HEAD
 # Seconds for all backends together.
-BUDGET ?= 120
+BUDGET ?= 170
 
 BIN := .venv/bin
 SEE_SYSTEM := $(shell $(PYTHON) -c "import torch" 2>/dev/null && echo --system-site-packages)

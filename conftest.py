@@ -1,6 +1,11 @@
-"""Options for `pytest verification/` and `pytest benchmarks/`: which backends, on which device, into which file."""
+"""Options for `pytest verification/` and `pytest benchmarks/`: which backends, on which device, into which file.
+
+They stand here because pytest reads options from the root's conftest whatever folder it is given.
+"""
 
 import pytest
+
+from verification import selection
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -10,7 +15,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="append",
         metavar="SPELLING",
         help="a backend: a name, package.module:function or path/to/file.py:function; may be given several times. "
-        "Without it: every built-in backend that can run on the device",
+        "Without it: every backend known by name that can run on the device",
     )
-    group.addoption("--device", help="where to run: cpu or cuda; cuda if there is one")
+    group.addoption("--device", help="where to run: cpu or cuda; without it, a GPU if there is one")
     group.addoption("--results", metavar="FILE", help="write what verification found to this JSON file")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    # asv imports the modules in benchmarks/ too, so no conftest.py may stand there.
+    if "backend" in metafunc.fixturenames and metafunc.definition.path.parent.name == "benchmarks":
+        backends = selection.backends(metafunc.config)
+        metafunc.parametrize("backend", backends, ids=[backend.name for backend in backends])

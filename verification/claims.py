@@ -9,7 +9,7 @@ from functools import wraps
 from pathlib import Path
 from typing import Any, Protocol
 
-from hypothesis import given, note
+from hypothesis import given, note, settings
 from hypothesis.errors import UnsatisfiedAssumption
 from hypothesis.strategies import SearchStrategy
 
@@ -28,8 +28,8 @@ class Claim(Protocol):
     def __call__(self, subject: Subject) -> None: ...
 
 
-def claim(problems: SearchStrategy[Problem], *pinned: Problem) -> Callable[[Check], Claim]:
-    """Turns a check into a test."""
+def claim(problems: SearchStrategy[Problem], *pinned: Problem, calls: int = 1) -> Callable[[Check], Claim]:
+    """Turns a check into a test. One that makes so many calls for a problem looks at that many times fewer problems."""
 
     def decorate(check: Check) -> Claim:
         def search(subject: Subject, problem: Problem) -> None:
@@ -39,7 +39,7 @@ def claim(problems: SearchStrategy[Problem], *pinned: Problem) -> Callable[[Chec
             check(subject, problem)
 
         search.__name__ = search.__qualname__ = check.__name__  # what hypothesis prints
-        searched: Any = given(problem=problems)(search)
+        searched: Any = settings(max_examples=max(5, settings().max_examples // calls))(given(problem=problems)(search))
 
         @wraps(check)
         def test(subject: Subject) -> None:

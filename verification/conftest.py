@@ -17,7 +17,7 @@ import torch
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.errors import Unsatisfiable, UnsatisfiedAssumption
 
-import implementations
+from verification import selection
 from verification.judge import Evidence, Subject
 from verification.provenance import provenance
 
@@ -41,14 +41,15 @@ def pytest_configure(config: pytest.Config) -> None:
         settings.load_profile("default")
     # The problems are small: threads would wait for one another, and -n starts a process for each core.
     torch.set_num_threads(1)
-    _subjects(config)  # now, so that a spelling that means nothing ends the run with one line
+    selection.backends(config)  # now, so that a spelling that means nothing ends the run with one line
     config.pluginmanager.register(_Findings(config), "attention-findings")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "subject" in metafunc.fixturenames:
-        subjects = _subjects(metafunc.config)
-        metafunc.parametrize("subject", subjects, ids=[subject.backend.name for subject in subjects])
+        device, backends = selection.device(metafunc.config), selection.backends(metafunc.config)
+        subjects = [Subject(backend, device) for backend in backends]
+        metafunc.parametrize("subject", subjects, ids=[backend.name for backend in backends])
 
 
 @pytest.hookimpl(wrapper=True)
@@ -57,13 +58,16 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, o
     if subject is None:
         return (yield)
     subject.evidence = Evidence()
+    evidence = subject.evidence
     try:
-        return (yield)
-    except (Unsatisfiable, UnsatisfiedAssumption):
-        if subject.evidence.problems or not subject.evidence.refusals:
-            raise
-        pytest.skip(f"refused: {'; '.join(sorted(subject.evidence.refusals))}")
+        result = yield
+        if evidence.refusals and not evidence.problems:
+            pytest.skip(f"refused: {'; '.join(sorted(evidence.refusals))}")
+        return result
     except Exception as failure:
+        # Where every problem met a refusal, hypothesis ran out of problems.
+        if isinstance(failure, Unsatisfiable | UnsatisfiedAssumption) and evidence.refusals:
+            pytest.skip(f"refused: {'; '.join(sorted(evidence.refusals))}")
         told = "\n".join([str(failure), *getattr(failure, "__notes__", [])])
         pyfuncitem.user_properties.append(("counterexample", told))
         raise
@@ -76,27 +80,6 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, o
 def _subject_of(item: pytest.Function) -> Subject | None:
     callspec = getattr(item, "callspec", None)
     return callspec.params.get("subject") if callspec else None
-
-
-def _device(config: pytest.Config) -> torch.device:
-    return torch.device(config.getoption("--device") or ("cuda" if torch.cuda.is_available() else "cpu"))
-
-
-def _subjects(config: pytest.Config) -> list[Subject]:
-    """Once for each run, so that every test of a backend gets the same loaded module."""
-    if not hasattr(config, "_attention_subjects"):
-        device = _device(config)
-        asked = config.getoption("--backend")
-        try:
-            subjects = [Subject(name, device) for name in asked or implementations.names()]
-        except (ValueError, ImportError) as error:
-            raise pytest.UsageError(str(error)) from error
-        for subject in subjects if asked else ():
-            if reason := subject.backend.cannot_run(device):
-                raise pytest.UsageError(f"{subject.backend.name} cannot run here: {reason}")
-        able = [subject for subject in subjects if subject.backend.cannot_run(device) is None]
-        config._attention_subjects = able  # type: ignore[attr-defined]
-    return config._attention_subjects  # type: ignore[attr-defined]
 
 
 def _describe(item: pytest.Function) -> dict[str, str]:
@@ -162,7 +145,7 @@ class _Findings:
         found = {
             "schema": 1,
             "kind": "verification",
-            "provenance": provenance(_device(self.config)),
+            "provenance": provenance(selection.device(self.config)),
             "profile": settings.get_current_profile_name(),
             "duration_s": round(time.perf_counter() - self.started, 1),
             "backends": list(dict.fromkeys(result["backend"] for result in self.results)),

@@ -1,5 +1,6 @@
 """What every call of a backend must keep to, and the comparison with the oracle."""
 
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -124,6 +125,20 @@ class Subject:
     def budget(self, problem: Problem, q: Tensor, k: Tensor, v: Tensor, exact: oracle.Exact) -> Tensor:
         """How far from it the output may be."""
         return budget.of_output(q, k, v, exact, facts=self.facts, scale=problem.scale)
+
+    def exact_gradients(
+        self, problem: Problem, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, grad_out: Tensor
+    ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+        """The right dQ, dK and dV in float64, and how far from them the answers may be."""
+        doubles = [tensor.detach().double().requires_grad_() for tensor in (q, k, v)]
+        exact = self.exact(problem, doubles[0], doubles[1], doubles[2], mask)
+        right = torch.autograd.grad(exact.output, doubles, grad_out.double())
+        return right, budget.of_gradients(q, k, v, grad_out, exact.detach(), facts=self.facts, scale=problem.scale)
+
+
+def one_may_be_refused() -> AbstractContextManager[None]:
+    """Inside the block a refusal ends the block, where otherwise it ends the problem."""
+    return suppress(UnsatisfiedAssumption)
 
 
 def assert_same_bits(answer: Tensor, wanted: Tensor, told: str) -> None:

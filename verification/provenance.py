@@ -33,8 +33,15 @@ def provenance(device: torch.device) -> dict[str, Any]:
             "triton": _version("triton"),
             "cuda": torch.version.cuda if cuda else None,
         },
-        "command": " ".join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+        "command": _command(),
     }
+
+
+def _command() -> str:
+    """As it was typed: `python -m benchmarks ...` leaves only a file's name in sys.argv."""
+    if sys.orig_argv[1:2] == ["-m"]:
+        return " ".join(["python", *sys.orig_argv[1:]])
+    return " ".join([Path(sys.argv[0]).name, *sys.argv[1:]])
 
 
 def _git(*arguments: str) -> str | None:

@@ -33,6 +33,7 @@ def test_the_future_does_not_reach_the_past(subject: Subject, problem: Problem) 
     k, v = k.clone(), v.clone()
     k[:, :, future:] = other[1][:, :, future:] * 100
     v[:, :, future:] = other[2][:, :, future:] * 100
+    k, v = problem.placed(k, problem.layout), problem.placed(v, problem.layout)
     changed = subject.attend(q, k, v, **problem.options(mask))
     past = max(0, min(problem.queries, future - problem.keys + problem.queries))
     assert_same_bits(

@@ -3,7 +3,6 @@
 import torch
 from torch import Tensor
 
-from verification import budget
 from verification.claims import claim
 from verification.judge import Subject
 from verification.problems import Problem, problems
@@ -23,10 +22,7 @@ def _judged(subject: Subject, problem: Problem) -> tuple[list[Tensor], list[Tens
     q, k, v, mask = problem.tensors()
     grad_out = problem.grad_out()
     answers = [grad.double() for grad in subject.gradients(problem, q, k, v, mask, grad_out)]
-    doubles = [tensor.detach().double().requires_grad_() for tensor in (q, k, v)]
-    exact = subject.exact(problem, doubles[0], doubles[1], doubles[2], mask)
-    right = torch.autograd.grad(exact.output, doubles, grad_out.double())
-    allowed = budget.of_gradients(q, k, v, grad_out, exact.detach(), facts=subject.facts, scale=problem.scale)
+    right, allowed = subject.exact_gradients(problem, q, k, v, mask, grad_out)
     return answers, list(right), list(allowed)
 
 

@@ -1,0 +1,121 @@
+"""What a mask hides has no influence, and what it leaves is untouched."""
+
+import torch
+from hypothesis import strategies as st
+
+from verification.claims import claim
+from verification.judge import Subject, assert_same_bits, one_may_be_refused
+from verification.problems import LAYOUTS, MASKS, Problem, problems
+
+# Not "expanded", which has one sample's numbers in all: what one sample hides another may see.
+_OWN_NUMBERS = st.sampled_from([name for name in LAYOUTS if name != "expanded"])
+
+
+@claim(
+    problems(mask=None, causal=False),
+    Problem(queries=3, keys=5, dim=4),
+    Problem(batch=3, heads=2, kv_heads=2, queries=3, keys=70, dim=8),
+    Problem(batch=2, queries=2, keys=130, dim=8, dtype="float16"),
+)
+def test_masking_keys_is_deleting_them(subject: Subject, problem: Problem) -> None:
+    """Each sample with a mask over its own part of the keys = that sample alone with the other keys taken away."""
+    q, k, v, _ = problem.tensors()
+    keys = problem.keys
+    for kept in (torch.arange(keys // 2, keys), torch.arange(0, keys, 2), torch.tensor([keys - 1])):
+        # Each sample keeps its own keys: those of the first, moved on by one for each further sample.
+        places = [(kept + sample) % keys for sample in range(problem.batch)]
+        mask = torch.zeros(problem.batch, 1, 1, keys, dtype=torch.bool)
+        for sample, place in enumerate(places):
+            mask[sample, ..., place] = True
+        out = subject.attend(q, k, v, mask=mask.to(subject.device), scale=problem.scale)
+        for sample, place in enumerate(places):
+            place = place.sort().values.to(subject.device)
+            one = slice(sample, sample + 1)
+            left = q[one], k[one][:, :, place], v[one][:, :, place]
+            masked = subject.exact(problem, q[one], k[one], v[one], mask[one].to(subject.device))
+            allowed = subject.budget(problem, q[one], k[one], v[one], masked)
+            right = subject.exact(problem, *left, None).output
+            subject.compare(problem, f"output of sample {sample}", out[one], right, allowed)
+
+
+@claim(
+    problems(mask=st.sampled_from(list(MASKS)), layout=_OWN_NUMBERS),
+    Problem(queries=2, keys=3, mask="random"),
+    Problem(queries=2, keys=40, dim=4, mask="blind start"),
+    Problem(queries=2, keys=3, mask="random", dtype="float16"),
+    Problem(queries=33, keys=70, dim=8, causal=True, mask="padding", dtype="bfloat16"),
+    Problem(queries=3, keys=5, dim=2, scores="very negative", mask="random"),
+)
+def test_what_lies_in_a_masked_place_does_not_matter(subject: Subject, problem: Problem) -> None:
+    """Other K_j and V_j, of any finite size, in keys that no query of the group sees change no bit of O."""
+    q, k, v, mask = problem.tensors()
+    seen = subject.exact(problem, q, k, v, mask).visible.any(dim=2)  # (batch, heads, keys)
+    seen = seen.unflatten(1, (problem.kv_heads, -1)).any(dim=2)[..., None]
+    out = subject.attend(q, k, v, **problem.options(mask))
+    largest = 6e4 if problem.dtype == "float16" else 1e6
+    for garbage in (-largest, largest):
+        # In the same layout: another one may take another path through a library, and round differently.
+        other_k = problem.placed(torch.where(seen, k, garbage / (1 + problem.dim)), problem.layout)
+        other_v = problem.placed(torch.where(seen, v, garbage), problem.layout)
+        changed = subject.attend(q, other_k, other_v, **problem.options(mask))
+        assert_same_bits(changed, out, f"with {garbage:g} in masked places the output changed")
+
+
+@claim(
+    problems(causal=True, mask=st.sampled_from(list(MASKS))),
+    Problem(queries=2, keys=2, causal=True, mask="random", seed=2),
+    Problem(queries=65, keys=65, dim=8, causal=True, mask="random"),
+    Problem(queries=40, keys=70, dim=8, causal=True, mask="left padding"),
+)
+def test_a_mask_and_the_causal_flag_intersect(subject: Subject, problem: Problem) -> None:
+    """mask with causal=True is the one mask that is their intersection: both calls agree with the same formula."""
+    q, k, v, mask = problem.tensors()
+    exact = subject.exact(problem, q, k, v, mask)
+    allowed = subject.budget(problem, q, k, v, exact)
+    both = subject.attend(q, k, v, **problem.options(mask))
+    subject.compare(problem, "output under mask and flag", both, exact.output, allowed)
+    one = subject.attend(q, k, v, mask=exact.visible, scale=problem.scale)
+    subject.compare(problem, "output under their intersection", one, exact.output, allowed)
+
+
+@claim(
+    problems(mask=st.sampled_from(list(MASKS)), mask_shared=st.sampled_from(["b", "h", "q", "bh", "bq", "hq", "bhq"])),
+    Problem(batch=2, heads=2, kv_heads=2, queries=2, keys=2, mask="random", mask_shared="h"),
+    Problem(batch=2, heads=2, kv_heads=2, queries=2, keys=2, mask="random", mask_shared="b"),
+    Problem(batch=3, heads=3, kv_heads=3, queries=3, keys=3, mask="random", mask_shared="hq"),
+    Problem(batch=3, heads=3, kv_heads=3, queries=3, keys=3, mask="random", mask_shared="bq"),
+    Problem(batch=2, heads=2, kv_heads=1, queries=2, keys=2, mask="random", mask_shared="bh"),
+)
+def test_a_broadcast_mask_is_the_expanded_one(subject: Subject, problem: Problem) -> None:
+    """An axis of 1 stands for all of that axis, whether it is written out, left as 1, or, in front, left away."""
+    q, k, v, mask = problem.tensors()
+    assert mask is not None
+    exact = subject.exact(problem, q, k, v, mask)
+    allowed = subject.budget(problem, q, k, v, exact)
+    full = (problem.batch, problem.heads, problem.queries, problem.keys)
+    forms = {"as drawn": mask, "a view": mask.expand(full), "written out": mask.expand(full).contiguous()}
+    shorter = mask
+    while shorter.ndim > 2 and shorter.shape[0] == 1:
+        shorter = shorter[0]
+    forms["without leading axes"] = shorter
+    for name, form in forms.items():
+        with one_may_be_refused():
+            out = subject.attend(q, k, v, mask=form, causal=problem.causal, scale=problem.scale)
+            subject.compare(problem, f"output with the mask {name}", out, exact.output, allowed)
+
+
+@claim(
+    problems(mask="blind row"),
+    Problem(queries=2, keys=2, mask="blind row"),
+    Problem(queries=3, keys=1, causal=True),
+    Problem(queries=40, keys=70, dim=8, mask="blind row", dtype="float16"),
+)
+def test_a_row_that_sees_no_key_has_no_gradient(subject: Subject, problem: Problem) -> None:
+    """dQ_i = 0 exactly where no key is seen, and every gradient of the others is finite."""
+    q, k, v, mask = problem.tensors()
+    blind = ~subject.exact(problem, q, k, v, mask).visible.any(dim=-1)
+    grads = subject.gradients(problem, q, k, v, mask, problem.grad_out())
+    assert_same_bits(grads[0][blind], torch.zeros_like(grads[0][blind]), "a row that sees no key has a gradient")
+    for name, grad in zip("QKV", grads, strict=True):
+        wrong = ~grad.isfinite()
+        assert_same_bits(wrong, torch.zeros_like(wrong), f"the gradient of {name} is not finite")

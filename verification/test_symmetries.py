@@ -1,0 +1,177 @@
+"""What changes nothing: another order of the keys, other neighbours, a shift, a scale that moved."""
+
+from dataclasses import replace
+
+import torch
+from hypothesis import strategies as st
+
+from verification.claims import claim
+from verification.judge import Subject, one_may_be_refused
+from verification.problems import Problem, problems
+
+
+@claim(
+    problems(causal=False),
+    Problem(queries=2, keys=3, dim=4),
+    Problem(queries=2, keys=130, dim=8, scores="rising"),
+    Problem(queries=2, keys=130, dim=8, mask="padding"),
+)
+def test_the_order_of_the_keys_does_not_matter(subject: Subject, problem: Problem) -> None:
+    """attend(Q, K[p], V[p]) = attend(Q, K, V) for a permutation p of the keys, the mask's too."""
+    q, k, v, mask = problem.tensors()
+    order = torch.randperm(problem.keys, generator=torch.Generator().manual_seed(problem.seed)).to(subject.device)
+    mixed = None if mask is None else mask.expand(*mask.shape[:3], problem.keys)[..., order]
+    exact = subject.exact(problem, q, k, v, mask)
+    out = subject.attend(q, k[:, :, order], v[:, :, order], **problem.options(mixed))
+    allowed = subject.budget(problem, q, k, v, exact)
+    subject.compare(problem, "output with keys in another order", out, exact.output, allowed)
+
+
+@claim(
+    problems(queries=st.integers(2, 160)),
+    Problem(queries=2, keys=2, causal=True),
+    Problem(queries=66, keys=66, dim=8, causal=True),
+    Problem(batch=2, queries=40, keys=20, dim=8, mask="random"),
+    calls=2,
+)
+def test_a_query_alone_is_the_query_in_its_block(subject: Subject, problem: Problem) -> None:
+    """O_i does not depend on the other queries: each asked alone, with the keys that it may see."""
+    q, k, v, mask = problem.tensors()
+    exact = subject.exact(problem, q, k, v, mask)
+    allowed = subject.budget(problem, q, k, v, exact)
+    out = subject.attend(q, k, v, **problem.options(mask))
+    subject.compare(problem, "output in its block", out, exact.output, allowed)
+    for i in sorted({0, problem.queries // 2, problem.queries - 1}):
+        row = slice(i, i + 1)
+        alone = subject.attend(q[:, :, row], k, v, mask=exact.visible[:, :, row], scale=problem.scale)
+        subject.compare(problem, f"output of query {i} alone", alone, exact.output[:, :, row], allowed[:, :, row])
+
+
+@claim(
+    problems(batch=st.integers(2, 3)),
+    Problem(batch=3, heads=3, kv_heads=3, queries=2, keys=3, dim=2, mask="random", mask_shared="hq"),
+    Problem(batch=2, heads=4, kv_heads=2, queries=5, keys=70, dim=8, causal=True),
+    calls=3,
+)
+def test_a_sample_alone_is_the_sample_in_its_batch(subject: Subject, problem: Problem) -> None:
+    """O_b and its gradients do not depend on the other samples of the batch."""
+    q, k, v, mask = problem.tensors()
+    grad_out = problem.grad_out()
+    for sample in {0, problem.batch - 1}:
+        one = slice(sample, sample + 1)
+        mask_of_one = None if mask is None else mask.expand(problem.batch, *mask.shape[1:])[one]
+        inputs = q[one], k[one], v[one]
+        exact = subject.exact(problem, *inputs, mask_of_one)
+        allowed = subject.budget(problem, *inputs, exact)
+        together = subject.attend(q, k, v, **problem.options(mask))[one]
+        subject.compare(problem, f"output of sample {sample} in its batch", together, exact.output, allowed)
+        alone = subject.attend(*inputs, **problem.options(mask_of_one))
+        subject.compare(problem, f"output of sample {sample} alone", alone, exact.output, allowed)
+        right, gradient_budget = subject.exact_gradients(problem, *inputs, mask_of_one, grad_out[one])
+        answers = subject.gradients(problem, q, k, v, mask, grad_out)
+        for name, answer, r, b in zip("QKV", answers, right, gradient_budget, strict=True):
+            subject.compare(problem, f"gradient of {name} of sample {sample} in its batch", answer[one], r, b)
+
+
+@claim(
+    problems(kv_heads=st.integers(2, 3), causal=False),
+    Problem(heads=2, kv_heads=2, queries=2, keys=2, dim=2),
+    Problem(heads=6, kv_heads=3, queries=3, keys=70, dim=8),
+)
+def test_heads_do_not_see_one_another(subject: Subject, problem: Problem) -> None:
+    """The output of a query head is that of its q, its k and its v alone."""
+    q, k, v, mask = problem.tensors()
+    out = subject.attend(q, k, v, **problem.options(mask))
+    group = problem.heads // problem.kv_heads
+    for head in range(problem.heads):
+        kv_head = slice(head // group, head // group + 1)
+        mask_of_one = None if mask is None else mask.expand(-1, problem.heads, -1, -1)[:, head : head + 1]
+        inputs = q[:, head : head + 1], k[:, kv_head], v[:, kv_head]
+        exact = subject.exact(problem, *inputs, mask_of_one)
+        allowed = subject.budget(problem, *inputs, exact)
+        subject.compare(problem, f"output of head {head}", out[:, head : head + 1], exact.output, allowed)
+
+
+@claim(
+    problems(),
+    Problem(heads=6, kv_heads=2, queries=2, keys=3, dim=4),
+    Problem(heads=6, kv_heads=3, queries=3, keys=70, dim=8, causal=True),
+    Problem(batch=2, heads=4, kv_heads=1, queries=2, keys=3, dim=4, value_dim=3),
+    calls=2,
+)
+def test_grouped_heads_are_repeated_heads(subject: Subject, problem: Problem) -> None:
+    """K and V of a kv head written out for each query head of its group: the same output, and gradients that add up."""
+    q, k, v, mask = problem.tensors()
+    grad_out = problem.grad_out()
+    group = problem.heads // problem.kv_heads
+    wide_k, wide_v = (t.repeat_interleave(group, dim=1) for t in (k, v))
+    exact = subject.exact(problem, q, k, v, mask)
+    allowed = subject.budget(problem, q, k, v, exact)
+    for name, inputs in (("grouped", (q, k, v)), ("repeated", (q, wide_k, wide_v))):
+        out = subject.attend(*inputs, **problem.options(mask))
+        subject.compare(problem, f"output with {name} heads", out, exact.output, allowed)
+    right, gradient_budget = subject.exact_gradients(problem, q, k, v, mask, grad_out)
+    grads = subject.gradients(problem, q, k, v, mask, grad_out)
+    for name, answer, r, b in zip("QKV", grads, right, gradient_budget, strict=True):
+        subject.compare(problem, f"gradient of {name} with grouped heads", answer, r, b)
+
+
+@claim(
+    problems(scores=st.sampled_from(["normal", "ties", "zero"]), scale=None),
+    Problem(queries=2, keys=3, dim=2),
+    Problem(queries=2, keys=70, dim=8, causal=True),
+)
+def test_a_shift_of_all_keys_changes_nothing(subject: Subject, problem: Problem) -> None:
+    """K_j + c for every j adds q_i . c to every score of a row, and softmax does not see it: up to +-300, and +-1e4."""
+    q, k, v, mask = problem.tensors()
+    shifts = (300.0, -300.0) if problem.dtype != "float32" else (300.0, -300.0, 1e4, -1e4)
+    q = q.clone()
+    q[..., 0] = 1.0
+    k = k.clone()
+    for shift in shifts:
+        # The first feature of q is one, so this shifts every score by the same amount and nothing else.
+        k[..., 0] = shift * problem.dim**0.5
+        exact = subject.exact(problem, q, k, v, mask)
+        allowed = subject.budget(problem, q, k, v, exact)
+        out = subject.attend(q, k, v, **problem.options(mask))
+        subject.compare(problem, f"output with all scores shifted by {shift:g}", out, exact.output, allowed)
+
+
+@claim(
+    problems(scale=None, scores=st.sampled_from(["normal", "ties"])),
+    Problem(queries=2, keys=3, dim=3),
+    Problem(queries=2, keys=70, dim=65, dtype="float16"),
+)
+def test_the_scale_is_part_of_the_query(subject: Subject, problem: Problem) -> None:
+    """attend(q, scale=2 s) = attend(2 q, scale=s), the default scale is dim ** -0.5, and another changes the output."""
+    q, k, v, mask = problem.tensors()
+    default = problem.dim**-0.5
+    for name, query, scale, asked in (
+        ("the default scale", q, default, None),
+        ("the default scale given", q, default, default),
+        ("twice the scale", q, 2 * default, 2 * default),
+        ("twice the query", 2 * q, default, None),
+        ("a negative scale", q, -default, -default),
+    ):
+        drawn = replace(problem, scale=scale)
+        exact = subject.exact(drawn, query, k, v, mask)
+        allowed = subject.budget(drawn, query, k, v, exact)
+        with one_may_be_refused():
+            out = subject.attend(query, k, v, mask=mask, causal=problem.causal, scale=asked)
+            subject.compare(problem, f"output with {name}", out, exact.output, allowed)
+
+
+@claim(problems(), Problem(queries=2, keys=3, dim=2), Problem(queries=2, keys=130, dim=8, scores="falling"))
+def test_outputs_lie_between_the_values(subject: Subject, problem: Problem) -> None:
+    """min_j V_j <= O_i <= max_j V_j over the visible keys, feature by feature: a row of weights is a distribution."""
+    q, k, v, mask = problem.tensors()
+    exact = subject.exact(problem, q, k, v, mask)
+    allowed = subject.budget(problem, q, k, v, exact)
+    out = subject.attend(q, k, v, **problem.options(mask)).double()
+    values = v.double().repeat_interleave(problem.heads // problem.kv_heads, dim=1)[:, :, None]
+    visible = exact.visible[..., None]
+    sees = exact.visible.any(dim=-1, keepdim=True)
+    least = torch.where(sees, torch.where(visible, values, float("inf")).amin(dim=3), 0.0)
+    most = torch.where(sees, torch.where(visible, values, float("-inf")).amax(dim=3), 0.0)
+    nearest = torch.minimum(torch.maximum(out, least), most)
+    subject.compare(problem, "output outside the range of the values", out, nearest, allowed)
