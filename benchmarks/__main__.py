@@ -1,0 +1,191 @@
+"""Verifies and times attention backends, each in a process of its own, and writes what it found as JSON.
+
+    python -m benchmarks --backend online --backend my_kernel.py:attend --workload article-512 --budget 60
+
+A row that fails its verification, or is refused, has its reason in the place of a time.
+"""
+
+import argparse
+import collections
+import json
+import statistics
+import sys
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from benchmarks import children, clock
+from benchmarks.sweep import Plan
+from benchmarks.workloads import DTYPES, LENGTHS, STAGES, WORKLOADS, lengths
+
+# One character per row while it runs, as pytest does.
+MARKS = {
+    "timed": ".",
+    "failed": "F",
+    "refused": "r",
+    "crashed": "X",
+    "out of memory": "M",
+    "left out": "-",
+}
+WRONG = ("failed", "crashed")
+
+Row = dict[str, Any]
+
+
+def main() -> int:
+    start = time.monotonic()
+    given = _arguments()
+
+    import torch
+
+    import implementations
+    from verification.provenance import provenance
+
+    device = torch.device(given.device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    if device.type == "cuda" and not torch.cuda.is_available():
+        return _stop("--device cuda: torch finds no GPU here")
+    for option, values, known in (
+        ("--workload", given.workload, list(WORKLOADS)),
+        ("--stage", given.stage, list(STAGES)),
+    ):
+        if unknown := [value for value in values if value not in known]:
+            return _stop(f"{option} {unknown[0]}: unknown; wanted one of {', '.join(known)}")
+    plan = Plan(device.type, tuple(given.workload), tuple(given.stage), tuple(lengths(device.type, given.max_length)))
+    if not plan.lengths:
+        return _stop(f"--max-length {given.max_length}: the shortest length is {LENGTHS[0]}")
+    try:
+        backends = [implementations.load(name).name for name in given.backend] or _that_run_on(device)
+    except (ValueError, ImportError) as error:
+        return _stop(f"--backend: {error}")
+
+    # Each child loads what this process has just loaded.
+    loading_s = time.monotonic() - start
+    rows: list[Row] = []
+    for at, backend in enumerate(backends):
+        share = (given.budget - (time.monotonic() - start)) / (len(backends) - at) - loading_s
+        rows += _sweep(backend, plan, max(share, 0.0), f"[{at + 1}/{len(backends)}] {backend}")
+    result = {
+        "schema": 1,
+        "kind": "sweep",
+        "provenance": provenance(device),
+        "clock": clock.NAME[device.type],
+        "budget_s": given.budget,
+        "duration_s": round(time.monotonic() - start, 1),
+        "rows": rows,
+    }
+    given.out.parent.mkdir(parents=True, exist_ok=True)
+    given.out.write_text(json.dumps(result, allow_nan=False, indent=1) + "\n", encoding="utf-8")
+    print("\n\n".join(_tables(rows)))
+    print(f"\n{len(rows)} rows in {result['duration_s']} s: {given.out}")
+    return 1 if any(row["status"] in WRONG for row in rows) else 0
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks",
+        description="Verifies, then times, attention backends; writes what it found as JSON.",
+        epilog="Exit status: 1 where a backend was wrong or crashed, 2 where the request makes no sense.",
+    )
+    parser.add_argument(
+        "--backend",
+        action="append",
+        default=[],
+        metavar="SPELLING",
+        help="name, module:function or path.py:function; repeatable (default: all that can run here)",
+    )
+    parser.add_argument("--device", choices=DTYPES, help="default: cuda where there is one")
+    parser.add_argument("--workload", action="append", metavar="NAME", help=f"{', '.join(WORKLOADS)} (default: all)")
+    parser.add_argument("--stage", action="append", metavar="STAGE", help=f"{', '.join(STAGES)} (default: all)")
+    parser.add_argument("--max-length", type=int, metavar="N", help="no sequence longer than this")
+    parser.add_argument(
+        "--budget",
+        type=float,
+        default=120.0,
+        metavar="SECONDS",
+        help="time for all backends together; what would not fit is left out (default: 120)",
+    )
+    parser.add_argument("--out", type=Path, default=Path("reports/data/sweep.json"), metavar="FILE")
+    given = parser.parse_args()
+    given.workload = list(dict.fromkeys(given.workload or WORKLOADS))
+    given.stage = list(dict.fromkeys(given.stage or STAGES))
+    given.backend = list(dict.fromkeys(given.backend))
+    return given
+
+
+def _stop(problem: str) -> int:
+    print(f"python -m benchmarks: {problem}", file=sys.stderr)
+    return 2
+
+
+def _that_run_on(device: Any) -> list[str]:
+    """The built-in and registered backends; the reason is told where one is passed over."""
+    import implementations
+
+    able = []
+    for name in implementations.names():
+        try:
+            reason = implementations.load(name).cannot_run(device)
+        except ImportError as error:
+            reason = str(error)
+        if reason is None:
+            able.append(name)
+        else:
+            print(f"without {name}: {reason}", file=sys.stderr)
+    return able
+
+
+def _sweep(backend: str, plan: Plan, seconds: float, title: str) -> list[Row]:
+    """The rows of one backend, with a line about them on standard error as they come."""
+    start = time.monotonic()
+    print(title, end=" ", file=sys.stderr, flush=True)
+    rows = children.sweep(
+        backend,
+        plan,
+        seconds,
+        [sys.executable, "-m", "benchmarks.sweep"],
+        on_row=lambda row: print(MARKS[row["status"]], end="", file=sys.stderr, flush=True),
+    )
+    counts = collections.Counter(row["status"] for row in rows)
+    told = ", ".join(f"{counts[status]} {status}" for status in MARKS if counts[status])
+    print(f" {told} ({time.monotonic() - start:.0f} s)", file=sys.stderr)
+    for reason, count in _reasons(rows).items():
+        print(f"    {reason}" + (f" ({count} rows)" if count > 1 else ""), file=sys.stderr)
+    return rows
+
+
+def _reasons(rows: Iterable[Row]) -> collections.Counter[str]:
+    """Why rows have no time, once per reason; that the time was up needs no telling."""
+    quiet = ("timed", "left out")
+    return collections.Counter(f"{row['status']}: {row['reason']}" for row in rows if row["status"] not in quiet)
+
+
+def _tables(rows: list[Row]) -> Iterable[str]:
+    """Medians: for each workload and stage the backends below one another and the lengths side by side."""
+    backends = list(dict.fromkeys(row["backend"] for row in rows))
+    groups: dict[tuple[str, str], dict[tuple[str, int], Row]] = collections.defaultdict(dict)
+    for row in rows:
+        groups[row["workload"], row["stage"]][row["backend"], row["seq_len"]] = row
+    for (workload, stage), cells in groups.items():
+        columns = sorted({length for _, length in cells})
+        if not any(row["status"] == "timed" for row in cells.values()):
+            continue
+        width = max(map(len, backends))
+        lines = [f"{workload}, {stage}: median time of one call"]
+        lines.append(" " * width + "".join(f"{length:>10}" for length in columns))
+        lines += [
+            f"{backend:{width}}" + "".join(f"{_cell(cells[backend, length]):>10}" for length in columns)
+            for backend in backends
+        ]
+        yield "\n".join(lines)
+
+
+def _cell(row: Row) -> str:
+    if row["status"] != "timed":
+        return "no memory" if row["status"] == "out of memory" else str(row["status"])
+    milliseconds = 1e3 * statistics.median(row["samples_s"])
+    return f"{milliseconds:.{2 if milliseconds < 10 else 1 if milliseconds < 100 else 0}f} ms"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

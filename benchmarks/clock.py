@@ -1,0 +1,136 @@
+"""How one call is measured: its seconds, and the memory it takes beside its result.
+
+torch is imported where it is used: asv imports this module only to look for benchmarks in it.
+"""
+
+import json
+import math
+import tempfile
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    import torch
+
+Result = TypeVar("Result")
+
+# Below 5 samples a median says little; beyond these it no longer moves.
+FEWEST = 5
+MOST_CPU = 50
+MOST_CUDA = 200
+
+WARMUP_S = 0.02
+
+# What `samples` reads; it goes into the results, since the two clocks do not measure quite the same thing.
+NAME = {"cpu": "time.perf_counter", "cuda": "CUDA events"}
+
+
+class OverrunError(Exception):
+    """The fewest samples would take longer than they may: `needed_s` seconds."""
+
+    def __init__(self, needed_s: float) -> None:
+        super().__init__(f"{FEWEST} samples would take about {needed_s:.2g} s")
+        self.needed_s = needed_s
+
+
+def samples(
+    call: Callable[[], object], device: "torch.device", *, box_s: float = 0.3, limit_s: float = math.inf
+) -> list[float]:
+    """Seconds of one call after another, for about `box_s` seconds; the first call is made already.
+
+    On a CPU the inputs stay in cache between calls, on CUDA they do not: there the L2 cache is overwritten
+    before each sample, which also gives the host time to queue the call, so that its launch is not in the
+    sample.
+
+    Raises OverrunError where even the fewest samples would take more than `limit_s` seconds.
+    """
+    estimate = max(wall_s(call, device), 1e-6)
+    if FEWEST * estimate > limit_s:
+        raise OverrunError(FEWEST * estimate)
+    for _ in range(int(WARMUP_S / estimate)):
+        call()
+    if device.type == "cuda":
+        return _by_events(call, device, min(MOST_CUDA, max(FEWEST, int(box_s / estimate))))
+    # A long call needs no warming up after its first, so the estimate is a sample like the others.
+    return _by_wall(call, device, box_s, [estimate] if estimate > WARMUP_S else [])
+
+
+def wall_s(call: Callable[[], object], device: "torch.device") -> float:
+    """Seconds of one call by the host's clock, until the device is done."""
+    start = synced_time(device)
+    call()
+    return synced_time(device) - start
+
+
+def synced_time(device: "torch.device") -> float:
+    """The host's clock, in seconds, once all that was queued on the device is done."""
+    if device.type == "cuda":
+        import torch
+
+        torch.cuda.synchronize(device)
+    return time.perf_counter()
+
+
+def _by_wall(call: Callable[[], object], device: "torch.device", box_s: float, taken: list[float]) -> list[float]:
+    while len(taken) < FEWEST or (len(taken) < MOST_CPU and sum(taken) < box_s):
+        taken.append(wall_s(call, device))
+    return taken
+
+
+def _by_events(call: Callable[[], object], device: "torch.device", count: int) -> list[float]:
+    import torch
+
+    l2_bytes = torch.cuda.get_device_properties(device).L2_cache_size
+    flush = torch.empty(2 * l2_bytes, dtype=torch.uint8, device=device)
+    pairs = [tuple(torch.cuda.Event(enable_timing=True) for _ in range(2)) for _ in range(count)]
+    torch.cuda.synchronize(device)
+    for before, after in pairs:
+        flush.zero_()
+        before.record()
+        call()
+        after.record()
+    torch.cuda.synchronize(device)
+    return [before.elapsed_time(after) * 1e-3 for before, after in pairs]
+
+
+def with_extra_bytes(call: Callable[[], Result], device: "torch.device") -> tuple[Result, int]:
+    """The result of one call, and how many bytes it held at its worst beside that result.
+
+    What torch's allocator hands out counts, inside kernels too; what a library takes from elsewhere does not.
+    """
+    result, peak = _peak_on_cuda(call, device) if device.type == "cuda" else _peak_on_cpu(call)
+    return result, max(0, peak - _bytes(result))
+
+
+def _peak_on_cuda(call: Callable[[], Result], device: "torch.device") -> tuple[Result, int]:
+    import torch
+
+    torch.cuda.synchronize(device)
+    torch.cuda.reset_peak_memory_stats(device)
+    before = torch.cuda.memory_allocated(device)
+    result = call()
+    torch.cuda.synchronize(device)
+    return result, torch.cuda.max_memory_allocated(device) - before
+
+
+def _peak_on_cpu(call: Callable[[], Result]) -> tuple[Result, int]:
+    # A CPU has no peak counter, but the profiler logs each allocation and release with the running total.
+    from torch.profiler import ProfilerActivity, profile
+
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+        result = call()
+    with tempfile.NamedTemporaryFile(suffix=".json") as file:
+        profiler.export_chrome_trace(file.name)
+        with open(file.name, encoding="utf-8") as trace:
+            events = json.load(trace)["traceEvents"]
+    moves = [event for event in events if event["name"] == "[memory]"]
+    if not moves:
+        return result, 0
+    first = min(moves, key=lambda event: event["ts"])["args"]
+    before = first["Total Allocated"] - first["Bytes"]
+    return result, max(event["args"]["Total Allocated"] for event in moves) - before
+
+
+def _bytes(result: Any) -> int:
+    return sum(tensor.nbytes for tensor in (result if isinstance(result, tuple) else (result,)))
