@@ -1,0 +1,476 @@
+"""The page: what it shows, what it must never show, and what it says when results are absent or broken."""
+
+import json
+import math
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from reports import formats, history, styles
+from reports.__main__ import main
+from reports.asv_results import load_asv
+
+COMMIT, OLDER = "a" * 40, "b" * 40
+CPU = {"type": "cpu", "name": "Plain CPU", "driver": None}
+GPU = {"type": "cuda", "name": "Fast GPU", "driver": "580.1"}
+HOSTILE = "</pre></script><script>alert('counterexample')</script>"
+# A time, and what it turns into, that stands nowhere but in rows that must not show it.
+SECRET_SECONDS, SECRET_BYTES = 0.0777123, 987654321
+SECRETS = ("0.0777", "77.7", "0.0128", "12.9", "987654321", "942 MiB")
+
+
+def provenance(commit: str = COMMIT, device: dict[str, Any] = CPU, date: str = "2026-11-29T19:00:00Z") -> dict:
+    return {
+        "commit": commit,
+        "dirty": False,
+        "subject": "Rescale once",
+        "date": date,
+        "device": device,
+        "threads": 2,
+        "versions": {"python": "3.12.3", "torch": "2.13.0", "triton": None, "cuda": None},
+        "command": "python -m benchmarks",
+    }
+
+
+def verification(**outcomes: str) -> dict:
+    """One property, with an outcome for each backend."""
+    return {
+        "schema": 1,
+        "kind": "verification",
+        "provenance": provenance(),
+        "profile": "default",
+        "duration_s": 9.0,
+        "backends": list(outcomes),
+        "properties": [
+            {
+                "id": "test_rows_sum_to_one",
+                "title": "rows sum to one",
+                "claim": "sum_j P_ij = 1",
+                "chapter": "weights",
+            }
+        ],
+        "results": [
+            {
+                "backend": backend,
+                "property": "test_rows_sum_to_one",
+                "outcome": outcome,
+                "reason": None if outcome == "pass" else f"reason of {backend}",
+                "problems": 25,
+                "refusals": 0,
+                "worst": {"float32": 0.04},
+                "counterexample": HOSTILE if outcome == "fail" else None,
+                "duration_s": 1.0,
+            }
+            for backend, outcome in outcomes.items()
+        ],
+    }
+
+
+def row(backend: str, seq_len: int, seconds: float, **changes: Any) -> dict:
+    return {
+        "backend": backend,
+        "workload": "article-512",
+        "model": "d_model 512",
+        "batch": 1,
+        "heads": 8,
+        "kv_heads": 8,
+        "head_dim": 64,
+        "seq_len": seq_len,
+        "causal": True,
+        "dtype": "float32",
+        "stage": "forward",
+        "status": "timed",
+        "reason": None,
+        "samples_s": [seconds] * 5,
+        "flops": 1e9,
+        "extra_bytes": 4096,
+        "error_over_budget": 0.05,
+        "verified_rows": 16,
+    } | changes
+
+
+def sweep(*rows: dict, **origin: Any) -> dict:
+    return {
+        "schema": 1,
+        "kind": "sweep",
+        "provenance": provenance(**origin),
+        "clock": "time.perf_counter",
+        "budget_s": 60,
+        "duration_s": 50.0,
+        "rows": list(rows),
+    }
+
+
+def asv_folder(folder: Path, commits: dict[str, list[float | None]]) -> Path:
+    """asv's results for `track_latency` over the backends eager and online, with intervals of 1 %."""
+    name = "bench.Forward.track_latency"
+    machine = folder / "box"
+    machine.mkdir(parents=True)
+    benchmark = {
+        "param_names": ["backend"],
+        "params": [["'eager'", "'online'"]],
+        "unit": "seconds",
+        "version": "1",
+    }
+    (folder / "benchmarks.json").write_text(json.dumps({name: benchmark, "version": 2}))
+    (machine / "machine.json").write_text(json.dumps({"machine": "box", "cpu": "Plain CPU", "version": 1}))
+    for index, (commit, seconds) in enumerate(commits.items()):
+        ends = [[s and s * factor for s in seconds] for factor in (0.99, 1.01)]
+        content = {
+            "version": 2,
+            "commit_hash": commit,
+            "env_name": "py3.12",
+            "date": 1764000000000 + index,
+            "params": {"machine": "box"},
+            "result_columns": [
+                "result",
+                "params",
+                "version",
+                "started_at",
+                "duration",
+                "stats_ci_99_a",
+                "stats_ci_99_b",
+            ],
+            "results": {name: [seconds, benchmark["params"], "1", 0, 1.0, *ends]},
+        }
+        (machine / f"{commit[:8]}-py3.12.json").write_text(json.dumps(content))
+    return folder
+
+
+@pytest.fixture
+def make_page(tmp_path: Path) -> Callable[..., str]:
+    def make(files: dict[str, dict], commits: dict[str, list[float | None]] | None = None) -> str:
+        data = tmp_path / "data"
+        data.mkdir()
+        for name, content in files.items():
+            (data / name).write_text(json.dumps(content))
+        asv = tmp_path / "asv"
+        if commits:
+            asv_folder(asv, commits)
+        out = tmp_path / "html" / "index.html"
+        assert main(["--data", str(data), "--asv", str(asv), "--out", str(out)]) == 0
+        return out.read_text(encoding="utf-8")
+
+    return make
+
+
+def charts(page: str) -> list[dict]:
+    return [json.loads(text) for text in re.findall(r'<script type="application/json">(.*?)</script>', page, re.DOTALL)]
+
+
+def own_text(page: str) -> str:
+    """The page without the drawing library."""
+    return max(re.split(r"<script>.*?</script>", page, flags=re.DOTALL), key=len)
+
+
+def test_the_page_loads_nothing(make_page: Callable[..., str]):
+    page = make_page(
+        {"verification.json": verification(eager="pass"), "sweep.json": sweep(row("eager", 128, 0.001))},
+        {COMMIT: [0.001, 0.002]},
+    )
+    assert not re.search(r"""(src|href|action)\s*=\s*["']?(https?:)?//""", own_text(page))
+    assert not re.search(r"@import|url\(|<link|<iframe|<img", own_text(page))
+    assert "default-src 'none'" in page
+    assert "This chart could not be drawn" in page  # the page's own script, bundled
+    # One chart each for latency, TFLOP/s, speed-up, memory, error and history.
+    assert len(charts(page)) == page.count("<figure") == 6
+
+
+def test_a_row_that_was_not_timed_has_no_speed_on_the_page(make_page: Callable[..., str]):
+    failed = row(
+        "online",
+        128,
+        SECRET_SECONDS,
+        status="failed",
+        reason="row 7 is wrong",
+        extra_bytes=SECRET_BYTES,
+        error_over_budget=3.41,
+    )
+    page = own_text(make_page({"sweep.json": sweep(row("eager", 128, 0.001), failed)}))
+    assert not [secret for secret in SECRETS if secret in page]
+    assert "row 7 is wrong" in page
+    assert "online gives wrong answers on" in page
+    assert "3.41" in page
+
+
+def test_a_backend_that_fails_a_property_has_no_speed_at_that_commit(make_page: Callable[..., str]):
+    page = own_text(
+        make_page(
+            {
+                "verification.json": verification(eager="pass", online="fail"),
+                "sweep.json": sweep(
+                    row("eager", 128, 0.001), row("online", 128, SECRET_SECONDS, extra_bytes=SECRET_BYTES)
+                ),
+            },
+            {OLDER: [0.001, 0.002], COMMIT: [0.001, SECRET_SECONDS]},
+        )
+    )
+    assert not [secret for secret in SECRETS if secret in page]
+    assert "fails verification: rows sum to one" in page
+    assert "2.00 ms" in page  # of the older commit, which nothing says is wrong
+
+
+def test_a_failure_at_another_commit_withholds_nothing(make_page: Callable[..., str]):
+    page = make_page(
+        {
+            "verification.json": verification(eager="pass", online="fail"),
+            "sweep.json": sweep(row("online", 128, 0.0123), commit=OLDER),
+        }
+    )
+    assert "12.3 ms" in page
+    assert "verify the commit that was timed" in page
+
+
+def test_a_gap_is_a_gap(make_page: Callable[..., str]):
+    lengths = (128, 256, 512, 1024)
+    rows = [row("eager", length, 0.001 * length) for length in lengths]
+    rows += [row("online", length, 0.001 * length) for length in lengths if length != 512]
+    rows.append(row("online", 512, 1.0, status="out of memory", reason="wanted 9 GiB", samples_s=None))
+    latency = charts(make_page({"sweep.json": sweep(*rows)}))[0]
+    of_online = [point for point in latency["datasets"]["lines"] if point["backend"] == "online"]
+    assert [point["x"] for point in of_online] == [128, 256, 1024]
+    assert of_online[0]["run"] == of_online[1]["run"] != of_online[2]["run"]
+    assert all("run" in layer["encoding"]["detail"]["field"] for layer in latency["layer"])
+
+
+def test_ticks_stand_at_the_measured_lengths(make_page: Callable[..., str]):
+    latency = charts(make_page({"sweep.json": sweep(*(row("eager", n, n * 1e-5) for n in (128, 384, 8192)))}))[0]
+    assert latency["layer"][-1]["encoding"]["x"]["axis"]["values"] == [128, 384, 8192]
+    assert latency["layer"][-1]["encoding"]["x"]["scale"]["base"] == 2
+
+
+def test_the_fastest_verified_backend_is_named_at_the_longest_common_length(make_page: Callable[..., str]):
+    page = make_page(
+        {
+            "verification.json": verification(eager="pass", online="pass", flash="refused"),
+            "sweep.json": sweep(
+                row("eager", 128, 0.004),
+                row("eager", 256, 0.009),
+                row("online", 128, 0.003),
+                row("flash", 128, 0.001),
+            ),
+        }
+    )
+    assert re.search(r"<strong>online</strong> 3.00 ms<small>at 128, 2 of 2 backends there<br>1.33× the speed", page)
+    assert "2 of 3 backends are verified on Plain CPU. flash refuses every problem." in page
+
+
+def test_devices_and_commits_are_not_mixed(make_page: Callable[..., str]):
+    page = make_page(
+        {
+            "sweep.json": sweep(row("eager", 128, 0.0123)),
+            "sweep-gpu.json": sweep(row("eager", 128, 0.000456), device=GPU),
+            "sweep-old.json": sweep(row("eager", 256, 0.0789), commit=OLDER, date="2026-11-01T00:00:00Z"),
+        }
+    )
+    latencies = [[point["Latency"] for point in chart["datasets"]["lines"]] for chart in charts(page)[::5]]
+    assert sorted(latencies) == [["12.3 ms"], ["456 µs"]]
+    assert re.search(r"Not shown.*<code>sweep-old.json</code> \(commit bbbbbbbb", page)
+
+
+def test_hostile_text_stays_text(make_page: Callable[..., str]):
+    page = make_page(
+        {
+            "verification.json": verification(**{"eager": "pass", "<b>online": "fail"}),
+            "sweep.json": sweep(row("</script><b>flash", 128, 0.001, reason=HOSTILE)),
+        }
+    )
+    assert "<b>" not in page
+    assert "<script>alert" not in page
+    assert "&lt;script&gt;alert(&#39;counterexample&#39;)" in page
+    assert all(chart["layer"] for chart in charts(page))
+
+
+@pytest.mark.parametrize(
+    ("files", "commits", "commands"),
+    [
+        ({"verification.json": verification(eager="pass")}, None, ["python -m benchmarks", "asv run"]),
+        ({"sweep.json": sweep(row("eager", 128, 0.001))}, None, ["pytest verification/", "asv run"]),
+        ({}, {COMMIT: [0.001, 0.002]}, ["pytest verification/", "python -m benchmarks"]),
+        ({"sweep.json": sweep()}, None, ["pytest verification/", "asv run"]),
+    ],
+)
+def test_what_is_missing_is_said(
+    make_page: Callable[..., str],
+    capsys: pytest.CaptureFixture[str],
+    files: dict[str, dict],
+    commits: dict[str, list[float | None]] | None,
+    commands: list[str],
+):
+    page, console = make_page(files, commits), capsys.readouterr().out
+    for command in commands:
+        assert f"<code>{command}</code>" in page
+        assert f"`{command}`" in console
+
+
+def test_no_results_at_all_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    out = tmp_path / "index.html"
+    absent = str(tmp_path / "absent")
+    assert main(["--data", absent, "--asv", absent, "--out", str(out)]) == 1
+    assert "pytest verification/" in capsys.readouterr().err
+    assert not out.exists()
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        ("{", "not JSON"),
+        ("[]", "wanted an object"),
+        ('{"schema": 2, "kind": "sweep"}', "wanted schema 1"),
+        (
+            json.dumps(sweep(row("eager", 128, 0.001)) | {"rows": [{"backend": "eager"}]}),
+            "rows[0].workload is missing",
+        ),
+        (
+            json.dumps(sweep(row("eager", 128, 0.001, heads="many"))),
+            "rows[0].heads is 'many', wanted int",
+        ),
+        (json.dumps(sweep(row("eager", 128, 0.001, samples_s=[]))), "samples_s must be seconds over 0"),
+        (json.dumps(sweep(row("eager", 128, math.nan))), "NaN is not JSON"),
+    ],
+)
+def test_a_malformed_file_is_one_line_that_names_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], content: str, problem: str
+):
+    (tmp_path / "sweep.json").write_text(content)
+    assert main(["--data", str(tmp_path), "--asv", str(tmp_path / "asv"), "--out", str(tmp_path / "page")]) == 1
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert str(tmp_path / "sweep.json") in error
+    assert problem in error
+
+
+def test_a_malformed_asv_file_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    folder = asv_folder(tmp_path / "asv", {COMMIT: [0.001, 0.002]})
+    (folder / "box" / "broken-py3.12.json").write_text('{"version": 1}')
+    assert main(["--data", str(tmp_path), "--asv", str(folder), "--out", str(tmp_path / "page")]) == 1
+    assert "broken-py3.12.json: not a result file of asv" in capsys.readouterr().err
+
+
+def test_nan_in_asv_files_is_skipped_and_null_is_failed(tmp_path: Path):
+    results = load_asv(asv_folder(tmp_path, {COMMIT: [math.nan, None], OLDER: [0.001, 0.002]}))
+    assert results is not None
+    statuses = results.rows.set_index(["commit", "backend"])["status"].to_dict()
+    assert statuses == {
+        (COMMIT, "eager"): "skipped",
+        (COMMIT, "online"): "failed",
+        (OLDER, "eager"): "timed",
+        (OLDER, "online"): "timed",
+    }
+
+
+@pytest.mark.parametrize(
+    ("seconds", "half_width", "verdicts"),
+    [
+        ([1.0, 1.2, 1.2, 1.0], 0.01, ["", "slower", "", "faster"]),
+        ([1.0, 1.04, 1.0], 0.001, ["", "", ""]),  # intervals apart, but under 5 %
+        ([1.0, 1.2, 1.0], 0.15, ["", "", ""]),  # over 5 %, but intervals overlap
+        ([1.0, 1.03, 1.06, 1.09], 0.001, ["", "", "slower", ""]),  # a drift
+        ([1.0, math.nan, 1.2], 0.01, ["", "", "slower"]),
+        ([1.0, 1.2], math.nan, ["", ""]),
+    ],
+)
+def test_history_verdicts(seconds: list[float], half_width: float, verdicts: list[str]):
+    commits = [f"commit {index}" for index in range(len(seconds))]
+    rows = pd.DataFrame(
+        {
+            **dict.fromkeys(history.SERIES, "same"),
+            "commit": commits,
+            "seconds": seconds,
+            "low_s": [s * (1 - half_width) for s in seconds],
+            "high_s": [s * (1 + half_width) for s in seconds],
+        }
+    )
+    assert list(history.judge(rows, commits)["verdict"]) == verdicts
+
+
+def test_a_new_driver_is_no_change_of_a_commit():
+    rows = pd.DataFrame(
+        {
+            **dict.fromkeys(history.SERIES, "same"),
+            "setup": ["driver 1", "driver 2"],
+            "commit": ["first", "second"],
+            "seconds": [1.0, 2.0],
+            "low_s": [0.99, 1.98],
+            "high_s": [1.01, 2.02],
+        }
+    )
+    assert list(history.judge(rows, ["first", "second"])["verdict"]) == ["", ""]
+
+
+def test_commits_are_ordered_as_git_orders_them(tmp_path: Path):
+    def git(*arguments: str) -> str:
+        identity = ["-c", "user.name=a", "-c", "user.email=a@b.c", "-c", "commit.gpgsign=false"]
+        command = ["git", *identity, *arguments]
+        return subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, text=True).stdout.strip()
+
+    assert history.first_parents(tmp_path) == {}
+    git("init")
+    subjects = ["first", "second\twith a tab"]
+    for subject in subjects:
+        git("commit", "--allow-empty", "--no-verify", "-m", subject)
+    known = history.first_parents(tmp_path)
+    assert list(known.values()) == subjects
+    first, second = known
+    rows = pd.DataFrame({"commit": [first, second, OLDER], "date": [2, 1, 0]})  # dates that disagree
+    order = history.order_commits(rows, known)
+    assert (order.commits, order.by_date, order.elsewhere) == ([first, second], False, 1)
+    assert history.order_commits(rows, {}).commits == [OLDER, second, first]
+
+
+def luminance(colour: str) -> float:
+    """WCAG 2.2, relative luminance of #rrggbb."""
+    channels = [int(colour[start : start + 2], 16) / 255 for start in (1, 3, 5)]
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+@pytest.mark.parametrize(("colours", "page"), [(styles.LIGHT, styles.LIGHT_PAGE), (styles.DARK, styles.DARK_PAGE)])
+def test_colours_stand_out_from_the_page(colours: tuple[str, ...], page: str):
+    for colour in colours:
+        brighter, darker = sorted((luminance(colour), luminance(page)), reverse=True)
+        assert (brighter + 0.05) / (darker + 0.05) >= 3, colour
+
+
+def test_no_two_backends_are_drawn_alike():
+    drawn = styles.styles(f"backend {index}" for index in range(100))
+    assert len(set(drawn.values())) == 100
+    first = list(drawn.values())[:10]
+    for part in ("colour", "dash", "marker"):
+        assert len({getattr(style, part) for style in first}) == 10
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        (formats.length(128), "128"),
+        (formats.length(8192), "8k"),
+        (formats.length(1000), "1000"),
+        (formats.seconds(0.00123), "1.23 ms"),
+        (formats.seconds(0.9999), "1.00 s"),
+        (formats.seconds(1e-4, formats.short), "100 µs"),
+        (formats.size(1536), "1.50 KiB"),
+        (formats.digits(1234.5), "1234"),
+        (formats.digits(99.99), "100"),
+    ],
+)
+def test_numbers_read_well(text: str, wanted: str):
+    assert text == wanted
+
+
+def test_the_report_imports_no_other_suite():
+    code = "import sys, reports.__main__; print(*sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=Path(__file__).parent.parent,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert not {"torch", "implementations", "verification", "benchmarks"} & set(done.stdout.split())
