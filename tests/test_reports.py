@@ -291,9 +291,17 @@ def test_hostile_text_stays_text(make_page: Callable[..., str]):
     ("files", "commits", "commands"),
     [
         ({"verification.json": verification(eager="pass")}, None, ["python -m benchmarks", "asv run"]),
-        ({"sweep.json": sweep(row("eager", 128, 0.001))}, None, ["pytest verification/", "asv run"]),
-        ({}, {COMMIT: [0.001, 0.002]}, ["pytest verification/", "python -m benchmarks"]),
-        ({"sweep.json": sweep()}, None, ["pytest verification/", "asv run"]),
+        (
+            {"sweep.json": sweep(row("eager", 128, 0.001))},
+            None,
+            ["pytest verification/ --results reports/data/verification.json", "asv run"],
+        ),
+        (
+            {},
+            {COMMIT: [0.001, 0.002]},
+            ["pytest verification/ --results reports/data/verification.json", "python -m benchmarks"],
+        ),
+        ({"sweep.json": sweep()}, None, ["pytest verification/ --results reports/data/verification.json", "asv run"]),
     ],
 )
 def test_what_is_missing_is_said(
@@ -313,7 +321,7 @@ def test_no_results_at_all_is_an_error(tmp_path: Path, capsys: pytest.CaptureFix
     out = tmp_path / "index.html"
     absent = str(tmp_path / "absent")
     assert main(["--data", absent, "--asv", absent, "--out", str(out)]) == 1
-    assert "pytest verification/" in capsys.readouterr().err
+    assert "pytest verification/ --results reports/data/verification.json" in capsys.readouterr().err
     assert not out.exists()
 
 
