@@ -18,7 +18,23 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "Without it: every backend known by name that can run on the device",
     )
     group.addoption("--device", help="where to run: cpu or cuda; without it, a GPU if there is one")
+    group.addoption(
+        "--isolate",
+        action="store_true",
+        help="run the tests in another process, and in a new one after each that crashes it or outlasts --timeout: "
+        "both are then failures of that test",
+    )
     group.addoption("--results", metavar="FILE", help="write what verification found to this JSON file")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_cmdline_main(config: pytest.Config) -> None:
+    """--isolate is xdist with at least one process, and a time limit that ends the process and not just the test."""
+    if config.getoption("--isolate"):
+        config.option.timeout_method = "thread"
+        if not hasattr(config, "workerinput"):
+            config.option.numprocesses = config.option.numprocesses or 1
+            config.option.maxworkerrestart = "10000"
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

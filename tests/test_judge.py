@@ -1,5 +1,6 @@
 """The judge judged: it rejects what is wrong, accepts what is right, and its oracle and budgets hold on their own."""
 
+import json
 import subprocess
 import sys
 from dataclasses import replace
@@ -15,6 +16,7 @@ from verification import budget, oracle
 from verification.judge import Subject, assert_same_bits
 from verification.problems import DTYPES, LAYOUTS, MASKS, SCORES, Problem
 from verification.test_agreement import test_the_output_agrees_with_the_formula as agreement
+from verification.test_calls import test_a_call_leaves_no_trace as no_trace
 from verification.test_gradients import test_the_gradients_agree_with_the_formula as gradients
 
 eager = implementations.load("eager")
@@ -206,8 +208,69 @@ def test_a_backend_that_refuses_everything_fails(tmp_path: Path) -> None:
     file.write_text("def refuses(*tensors, **options):\n    raise NotImplementedError('not today')\n")
     ran = verify("-k=plain or sum_to_one", "--backend", f"{file}:refuses")
     assert ran.returncode == 1
-    assert "it refuses plain attention, float32: not today" in ran.stdout
+    assert "it refuses plain attention: not today" in ran.stdout
     assert "refused" in ran.stdout
+
+
+CRASHES = """
+import os, signal, torch
+import implementations
+attend = implementations.load("eager").attend
+
+def {name}(q, k, v, **options):
+    if options.get("causal"):
+        {fault}
+    return attend(q, k, v, **options)
+"""
+
+
+@pytest.mark.parametrize(
+    ("fault", "told"),
+    [
+        ("os.kill(os.getpid(), signal.SIGSEGV)", "the process died, or outlasted the time limit: worker"),
+        ("while True: pass", "the process died, or outlasted the time limit: worker"),
+    ],
+    ids=["crash", "hang"],
+)
+def test_isolated_a_crash_or_a_hang_costs_one_property(tmp_path: Path, fault: str, told: str) -> None:
+    file, results = tmp_path / "mine.py", tmp_path / "found.json"
+    file.write_text(CRASHES.format(name="attend", fault=fault))
+    ran = verify(
+        *("-k=lower_right or state_dict", "--backend", f"{file}:attend"),
+        *("--isolate", "--timeout", "10", "--results", str(results)),
+    )
+    assert ran.returncode == 1
+    found = {result["property"]: result for result in json.loads(results.read_text())["results"]}
+    assert found["test_every_backend_has_the_same_state_dict"]["outcome"] == "pass"
+    crashed = found["test_the_causal_flag_is_the_lower_right_triangle"]
+    assert crashed["outcome"] == "fail"
+    assert told in crashed["reason"]
+
+
+def replaces_softmax(q: Tensor, k: Tensor, v: Tensor, **options: object) -> Tensor:
+    softmax = torch.softmax
+    torch.softmax = lambda scores, dim: softmax(0 * scores, dim)
+    return v.mean(dim=2, keepdim=True).expand_as(q).clone()
+
+
+def test_a_backend_cannot_replace_what_the_oracle_computes_with() -> None:
+    with pytest.raises(AssertionError, match=r"the call replaced torch\.softmax"):
+        agreement.check(subject(replaces_softmax), PLAIN)
+    with pytest.raises(AssertionError, match="wrong output"):  # torch is whole again
+        agreement.check(subject(lambda q, k, v, **_: torch.zeros_like(q)), PLAIN)
+
+
+def test_an_output_kept_from_an_earlier_call_is_rejected() -> None:
+    kept: dict[object, Tensor] = {}
+
+    def from_memory(q: Tensor, k: Tensor, v: Tensor, **options: object) -> Tensor:
+        key = (q.shape, k.shape, q.dtype, str(options))
+        if key not in kept:
+            kept[key] = eager.attend(q, k, v, **options)  # type: ignore[arg-type]
+        return kept[key].clone()
+
+    with pytest.raises(AssertionError, match="wrong output of the call between"):
+        no_trace.check(subject(from_memory), PLAIN)
 
 
 def test_a_subject_is_a_backend_of_any_spelling() -> None:

@@ -13,6 +13,7 @@ from hypothesis import given, note, settings
 from hypothesis.errors import UnsatisfiedAssumption
 from hypothesis.strategies import SearchStrategy
 
+from verification import profiles as profiles
 from verification.judge import Subject
 from verification.problems import Problem, on
 
@@ -39,11 +40,13 @@ def claim(problems: SearchStrategy[Problem], *pinned: Problem, calls: int = 1) -
             check(subject, problem)
 
         search.__name__ = search.__qualname__ = check.__name__  # what hypothesis prints
-        searched: Any = settings(max_examples=max(5, settings().max_examples // calls))(given(problem=problems)(search))
 
         @wraps(check)
         def test(subject: Subject) -> None:
             __tracebackhide__ = True
+            profile = settings()  # now and not at import, when none may have been chosen yet
+            examples = settings(profile, max_examples=max(5, profile.max_examples // calls))
+            searched: Any = examples(given(problem=problems)(search))
             searched(subject=subject)
             for problem in pinned:
                 problem = on(problem, subject.device)

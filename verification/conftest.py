@@ -14,31 +14,16 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import HealthCheck, Phase, settings
+from hypothesis import settings
 from hypothesis.errors import Unsatisfiable, UnsatisfiedAssumption
 
+from verification import profiles as profiles
 from verification import selection
 from verification.judge import Evidence, Subject
 from verification.provenance import provenance
 
-# Derandomised, so that a green run stays green until the code changes; nightly looks further, and elsewhere each time.
-# The explain phase costs most of the time to a counterexample and explains little here.
-_PHASES = [Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink]
-_COMMON = {
-    "deadline": None,
-    "phases": _PHASES,
-    "report_multiple_bugs": False,
-    "suppress_health_check": list(HealthCheck),
-}
-settings.register_profile("quick", max_examples=10, derandomize=True, **_COMMON)
-settings.register_profile("default", max_examples=30, derandomize=True, **_COMMON)
-settings.register_profile("ci", max_examples=60, derandomize=True, **_COMMON)
-settings.register_profile("nightly", max_examples=600, **_COMMON)
-
 
 def pytest_configure(config: pytest.Config) -> None:
-    if not config.getoption("hypothesis_profile", None):
-        settings.load_profile("default")
     # The problems are small: threads would wait for one another, and -n starts a process for each core.
     torch.set_num_threads(1)
     selection.backends(config)  # now, so that a spelling that means nothing ends the run with one line
@@ -87,10 +72,14 @@ def _describe(item: pytest.Function) -> dict[str, str]:
     documented = (item.function.__doc__ or "").strip()
     return {
         "id": name,
-        "title": name.removeprefix("test_").replace("_", " "),
+        "title": _title(name),
         "claim": " ".join(documented.split()),
         "chapter": item.path.stem.removeprefix("test_"),
     }
+
+
+def _title(name: str) -> str:
+    return name.removeprefix("test_").replace("_", " ")
 
 
 @dataclass
@@ -104,10 +93,20 @@ class _Findings:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         told = dict(report.user_properties)
-        if report.when != "call" or "evidence" not in told:
+        if report.when == "???" and report.nodeid.endswith("]"):
+            # xdist's report of a test during which the process died; of the test only its name is known.
+            name, _, rest = report.nodeid.rpartition("::")[2].partition("[")
+            claim = {"id": name, "title": _title(name), "claim": "", "chapter": "crashes"}
+            told = {
+                "backend": rest.removesuffix("]"),
+                "claim": self.claims.get(name, claim),
+                "evidence": asdict(Evidence()),
+                "counterexample": f"the process died, or outlasted the time limit: {_last_line(report)}",
+            }
+        elif report.when != "call" or "evidence" not in told:
             return
         evidence: Any = told["evidence"]
-        claim: Any = told["claim"]
+        claim = told["claim"]
         self.claims[claim["id"]] = claim
         outcome = {"passed": "pass", "failed": "fail", "skipped": "refused"}[report.outcome]
         reason = None
@@ -184,3 +183,7 @@ def _table(claims: dict[str, dict[str, str]], results: list[dict[str, Any]]) -> 
 def _short(backend: str) -> str:
     """A user's spelling without its folders."""
     return backend.rpartition("/")[2]
+
+
+def _last_line(report: pytest.TestReport) -> str:
+    return report.longreprtext.splitlines()[-1]

@@ -2,6 +2,7 @@
 
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from hypothesis.errors import UnsatisfiedAssumption
@@ -24,6 +25,18 @@ class Evidence:
     refusals: dict[str, int] = field(default_factory=dict)
     worst: dict[str, float] = field(default_factory=dict)
     stated: str | None = None
+
+
+# What oracle and judge compute with. A backend may not replace it: the oracle would be the first to be fooled.
+_RELIED_ON: dict[Any, tuple[str, ...]] = {
+    torch: ("einsum", "softmax", "where", "expm1", "equal", "arange", "ones_like", "zeros_like", "maximum", "minimum"),
+    torch.autograd: ("grad",),
+    torch.Tensor: (
+        *("abs", "amax", "any", "clone", "detach", "double", "expand_as", "max", "nan_to_num", "repeat_interleave"),
+        *("sum", "view", "__add__", "__eq__", "__le__", "__matmul__", "__mul__", "__sub__", "__truediv__"),
+    ),
+}
+_TORCH = [(owner, name, getattr(owner, name)) for owner, names in _RELIED_ON.items() for name in names]
 
 
 class Subject:
@@ -70,6 +83,8 @@ class Subject:
             told = str(refusal)
             self.evidence.refusals[told] = self.evidence.refusals.get(told, 0) + 1
             raise UnsatisfiedAssumption(told) from refusal
+        finally:
+            _assert_torch_is_whole()
         self.evidence.problems += 1
         wanted = (*q.shape[:3], v.shape[3])
         assert isinstance(out, Tensor), f"the output is a {type(out).__name__}; wanted a torch.Tensor"
@@ -134,6 +149,13 @@ class Subject:
         exact = self.exact(problem, doubles[0], doubles[1], doubles[2], mask)
         right = torch.autograd.grad(exact.output, doubles, grad_out.double())
         return right, budget.of_gradients(q, k, v, grad_out, exact.detach(), facts=self.facts, scale=problem.scale)
+
+
+def _assert_torch_is_whole() -> None:
+    for owner, name, part in _TORCH:
+        if getattr(owner, name) is not part:
+            setattr(owner, name, part)
+            raise AssertionError(f"the call replaced {owner.__name__}.{name}")
 
 
 def one_may_be_refused() -> AbstractContextManager[None]:
