@@ -40,7 +40,7 @@ def test_an_adapter_makes_another_signature_judgeable(adapter: str, tmp_path: Pa
     subject = Subject(f"{file}:attend")
     agreement(subject)
     agreement.check(subject, Problem(batch=2, heads=4, kv_heads=2, queries=3, keys=5, dim=4, layout="gaps"))
-    assert subject.evidence.problems > 5
+    assert subject.evidence.calls > 5
 
 
 def test_every_property_is_in_the_documentation() -> None:

@@ -38,6 +38,7 @@ def claim(problems: SearchStrategy[Problem], *pinned: Problem, calls: int = 1) -
             problem = on(problem, subject.device)
             note(reproducer(check, subject, problem))
             check(subject, problem)
+            subject.evidence.problems += 1
 
         search.__name__ = search.__qualname__ = check.__name__  # what hypothesis prints
 
@@ -52,6 +53,7 @@ def claim(problems: SearchStrategy[Problem], *pinned: Problem, calls: int = 1) -
                 problem = on(problem, subject.device)
                 try:
                     check(subject, problem)
+                    subject.evidence.problems += 1
                 except UnsatisfiedAssumption:
                     continue  # refused, and counted as such by the subject
                 except Exception as failure:

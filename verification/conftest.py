@@ -46,7 +46,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, o
     evidence = subject.evidence
     try:
         result = yield
-        if evidence.refusals and not evidence.problems:
+        if evidence.refusals and not evidence.calls:
             pytest.skip(f"refused: {'; '.join(sorted(evidence.refusals))}")
         return result
     except Exception as failure:
@@ -68,7 +68,9 @@ def _subject_of(item: pytest.Function) -> Subject | None:
 
 
 def _describe(item: pytest.Function) -> dict[str, str]:
-    name = item.originalname
+    # A test may be parametrised with more than its subject; each value is a property of its own.
+    others = [str(value) for name, value in item.callspec.params.items() if name != "subject"]
+    name = item.originalname + "".join(f"[{value}]" for value in others)
     documented = (item.function.__doc__ or "").strip()
     return {
         "id": name,
@@ -79,7 +81,7 @@ def _describe(item: pytest.Function) -> dict[str, str]:
 
 
 def _title(name: str) -> str:
-    return name.removeprefix("test_").replace("_", " ")
+    return name.removeprefix("test_").replace("_", " ").replace("[", ": ").removesuffix("]")
 
 
 @dataclass
@@ -92,7 +94,7 @@ class _Findings:
     results: list[dict[str, Any]] = field(default_factory=list)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        told = dict(report.user_properties)
+        told: dict[str, Any] = dict(report.user_properties)
         if report.when == "???" and report.nodeid.endswith("]"):
             # xdist's report of a test during which the process died; of the test only its name is known.
             name, _, rest = report.nodeid.rpartition("::")[2].partition("[")
@@ -105,8 +107,7 @@ class _Findings:
             }
         elif report.when != "call" or "evidence" not in told:
             return
-        evidence: Any = told["evidence"]
-        claim = told["claim"]
+        evidence, claim = told["evidence"], told["claim"]
         self.claims[claim["id"]] = claim
         outcome = {"passed": "pass", "failed": "fail", "skipped": "refused"}[report.outcome]
         reason = None

@@ -18,10 +18,12 @@ from verification.problems import Problem
 class Evidence:
     """What happened to one subject in one test.
 
-    problems answered, refusals by reason, the worst error over budget by dtype, and a behaviour that was confirmed
+    problems judged, calls answered, refusals by reason, the worst error over budget by dtype, and a behaviour that was
+    confirmed
     """
 
     problems: int = 0
+    calls: int = 0
     refusals: dict[str, int] = field(default_factory=dict)
     worst: dict[str, float] = field(default_factory=dict)
     stated: str | None = None
@@ -85,7 +87,7 @@ class Subject:
             raise UnsatisfiedAssumption(told) from refusal
         finally:
             _assert_torch_is_whole()
-        self.evidence.problems += 1
+        self.evidence.calls += 1
         wanted = (*q.shape[:3], v.shape[3])
         assert isinstance(out, Tensor), f"the output is a {type(out).__name__}; wanted a torch.Tensor"
         assert tuple(out.shape) == wanted, f"the output has shape {tuple(out.shape)}; wanted {wanted}"

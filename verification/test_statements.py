@@ -15,7 +15,7 @@ def test_plain_attention_is_answered(subject: Subject) -> None:
         q, k, v, _ = problem.tensors()
         with one_may_be_refused():
             subject.attend(q, k, v)
-    assert subject.evidence.problems, f"it refuses plain attention: {'; '.join(subject.evidence.refusals)}"
+    assert subject.evidence.calls, f"it refuses plain attention: {'; '.join(subject.evidence.refusals)}"
 
 
 @claim(problems(), Problem(batch=2, heads=4, kv_heads=2, queries=65, keys=130, dim=64), calls=3)

@@ -1,0 +1,125 @@
+"""Every mutant is killed by the property it names, and every correct variant is accepted."""
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+import implementations
+from verification.judge import Subject
+from verification.mutants import CORRECT, MUTANTS, Mutant, load
+from verification.mutants.matrix import kill_matrix
+from verification.mutants.properties import first_counterexample, properties
+
+FAULTY = [mutant for mutants in MUTANTS.values() for mutant in mutants]
+REPORT = re.compile(r"[\w.-]+/[\w.-]+#\d+")
+
+# One or two of each chapter: enough to notice an honest backend that is accused, in the time of the interpreter.
+REPRESENTATIVE = (
+    "test_the_output_agrees_with_the_formula",
+    "test_the_gradients_agree_with_the_formula",
+    "test_the_future_does_not_reach_the_past",
+    "test_masking_keys_is_deleting_them",
+    "test_what_lies_in_a_masked_place_does_not_matter",
+    "test_a_row_that_sees_no_key_has_no_gradient",
+    "test_empty_inputs_keep_their_shape",
+    "test_how_far_a_nan_in_a_masked_place_reaches",
+    "test_rows_sum_to_one",
+    "test_the_order_of_the_keys_does_not_matter",
+    "test_a_shift_of_all_keys_changes_nothing",
+    "test_the_layer_agrees_with_the_formula",
+)
+
+
+@pytest.fixture(autouse=True)
+def _quickly() -> Iterator[None]:
+    """One thread, as in `verification`, since the problems are small; no problem is made smaller."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    with first_counterexample():
+        yield
+    torch.set_num_threads(threads)
+
+
+def subject(mutant: Mutant) -> Subject:
+    reason = implementations.load(mutant.base).cannot_run(torch.device("cpu"))
+    if reason:
+        pytest.skip(reason)
+    return Subject(load(mutant))
+
+
+@pytest.mark.parametrize("mutant", FAULTY, ids=lambda mutant: mutant.name)
+def test_a_mutant_is_killed_by_the_property_it_names(mutant: Mutant) -> None:
+    assert mutant.killed_by is not None
+    with pytest.raises(AssertionError):
+        properties()[mutant.killed_by](subject(mutant))
+
+
+@pytest.mark.parametrize("variant", CORRECT, ids=lambda variant: variant.name)
+def test_a_correct_variant_is_accepted(variant: Mutant) -> None:
+    judged = subject(variant)
+    for name in REPRESENTATIVE:
+        properties()[name](judged)
+
+
+def test_names_are_unique_and_speak_for_themselves() -> None:
+    names = Counter(mutant.name for mutant in [*FAULTY, *CORRECT])
+    assert [name for name, times in names.items() if times > 1] == []
+    assert [name for name in names if not name.isidentifier()] == []
+
+
+def test_every_mutant_models_a_public_report_and_no_variant_does() -> None:
+    reports = {mutant.name: mutant.report.split(", ") for mutant in FAULTY}
+    assert [name for name, told in reports.items() if not all(map(REPORT.fullmatch, told))] == []
+    assert [variant.name for variant in CORRECT if variant.report or variant.killed_by] == []
+
+
+def test_the_named_properties_exist() -> None:
+    named = {mutant.killed_by for mutant in FAULTY} | set(REPRESENTATIVE)
+    assert named - set(properties()) == set()
+
+
+def test_a_mutant_is_its_base_under_another_name_and_leaves_it_alone() -> None:
+    base = implementations.load("online")
+    mutant = load(next(mutant for mutant in FAULTY if mutant.base == "online"))
+    assert mutant.name.startswith("mutant:")
+    assert mutant.facts is base.facts
+    assert mutant.attend is not base.attend
+    assert implementations.load("online") == base
+
+
+@pytest.mark.parametrize("mutant", [*FAULTY, *CORRECT], ids=lambda mutant: mutant.name)
+def test_the_change_still_fits_the_source(mutant: Mutant) -> None:
+    source = (Path(implementations.__file__).parent / mutant.file).read_text()
+    assert mutant.applied(source) != source
+
+
+def test_a_source_that_has_moved_on_is_a_clear_error() -> None:
+    stale = replace(FAULTY[0], old="no such text")
+    with pytest.raises(ValueError, match=rf"'{stale.name}': the text it changes occurs 0 times in {stale.file}"):
+        load(stale)
+
+
+def test_the_kill_matrix_says_who_killed_whom() -> None:
+    mutant = next(mutant for mutant in FAULTY if mutant.name == "scale_argument_ignored")
+    names = ["test_rows_sum_to_one", "test_the_scale_is_part_of_the_query"]
+    seen: list[str] = []
+    matrix = kill_matrix([mutant], {name: properties()[name] for name in names}, lambda row: seen.append(row["name"]))
+    assert seen == [mutant.name]
+    assert matrix["properties"] == names
+    assert matrix["mutants"][0] | {"why": ""} == {
+        "name": mutant.name,
+        "base": "eager",
+        "kind": "forward",
+        "report": mutant.report,
+        "why": "",
+        "named": names[1],
+        "killed_by": [names[1]],
+        "crashed": [],
+    }
+    assert matrix["only_killer_of"] == {names[1]: [mutant.name]}
+    assert matrix["kills_nothing"] == [names[0]]

@@ -1,0 +1,21 @@
+"""The judge judged: backends with one fault each, and the property that must reject it.
+
+Each models a fault that was reported of a public implementation of attention. Beside them stand correct variants,
+which every property must accept.
+"""
+
+from verification.mutants import backward, correct, forward, layer, masks, precision, state, triton_source
+from verification.mutants.mutant import Mutant, load
+
+MUTANTS: dict[str, tuple[Mutant, ...]] = {
+    "forward": forward.MUTANTS,
+    "masks": masks.MUTANTS,
+    "state": state.MUTANTS,
+    "precision": precision.MUTANTS,
+    "backward": backward.MUTANTS,
+    "layer": layer.MUTANTS,
+    "triton source": triton_source.MUTANTS,
+}
+CORRECT: tuple[Mutant, ...] = correct.VARIANTS
+
+__all__ = ["CORRECT", "MUTANTS", "Mutant", "load"]

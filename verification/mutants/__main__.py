@@ -1,0 +1,51 @@
+"""`python -m verification.mutants`: put every property to every mutant, and write down which kills which."""
+
+import argparse
+import itertools
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+# Also on a machine with a GPU: the mutants of the Triton kernels are made for the tiles of the interpreter.
+os.environ.setdefault("TRITON_INTERPRET", "1")
+
+from verification.mutants import MUTANTS
+from verification.mutants.matrix import kill_matrix
+from verification.mutants.properties import properties
+
+
+def main() -> None:
+    known = {mutant.name: mutant for mutant in itertools.chain.from_iterable(MUTANTS.values())}
+    parser = argparse.ArgumentParser(prog="python -m verification.mutants", description=__doc__)
+    parser.add_argument("--only", nargs="+", choices=known, metavar="NAME", help="these mutants; without it: all")
+    parser.add_argument("--out", type=Path, default=Path("reports/data/kill-matrix.json"), help="default: %(default)s")
+    asked = parser.parse_args()
+    torch.set_num_threads(1)  # the problems are small: threads would wait for one another
+    chosen = [known[name] for name in asked.only or known]
+    count = itertools.count(1)
+    started = time.perf_counter()
+
+    def progress(row: dict[str, Any]) -> None:
+        killers, crashes = len(row["killed_by"]), len(row["crashed"])
+        told = f"killed by {killers} of {len(properties())}" if killers else "SURVIVED"
+        if row["named"] not in row["killed_by"]:
+            told += f", NOT killed by {row['named']}, which it names"
+        if crashes:
+            told += f", crashed in {crashes}"
+        elapsed = time.perf_counter() - started
+        print(f"{next(count):4} of {len(chosen)}  {elapsed:5.0f} s  {row['name']}: {told}", flush=True)
+
+    matrix = kill_matrix(chosen, properties(), progress)
+    for name in matrix["kills_nothing"]:
+        print(f"kills nothing: {name}")
+    asked.out.parent.mkdir(parents=True, exist_ok=True)
+    asked.out.write_text(json.dumps(matrix, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+    print(f"wrote {asked.out}")
+
+
+if __name__ == "__main__":
+    main()

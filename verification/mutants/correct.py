@@ -1,0 +1,137 @@
+"""Changes that are no faults: other blocks, other orders, other forms of the same arithmetic. All must be accepted."""
+
+from verification.mutants.mutant import Mutant
+
+VARIANTS = (
+    Mutant(
+        name="small_key_blocks",
+        base="online",
+        file="_blocks.py",
+        old="KEY_BLOCK = 512",
+        new="KEY_BLOCK = 16",
+        why="ten and more blocks of keys for one row",
+    ),
+    Mutant(
+        name="small_query_blocks",
+        base="two_pass",
+        file="_blocks.py",
+        old="QUERY_BLOCK = 256",
+        new="QUERY_BLOCK = 16",
+        why="dK and dV are added up from many blocks of queries",
+    ),
+    Mutant(
+        name="last_keys_first",
+        base="online",
+        file="_blocks.py",
+        old="""\
+        for start in range(0, keys, KEY_BLOCK):
+            columns = slice(start, min(start + KEY_BLOCK, keys))
+""",
+        new="""\
+        for start in reversed(range(0, keys, 32)):
+            columns = slice(start, min(start + 32, keys))
+""",
+        why="the blocks of keys are walked from the last to the first",
+    ),
+    Mutant(
+        name="exponentials_in_base_two",
+        base="online",
+        file="online.py",
+        old="""\
+        weights = scores.sub_(shift).exp_()
+        correction = (running_max - shift).exp_()
+""",
+        new="""\
+        weights = scores.sub_(shift).mul_(1.4426950408889634).exp2_()
+        correction = (running_max - shift).mul_(1.4426950408889634).exp2_()
+""",
+        why="exp(x) = exp2(x log2 e)",
+    ),
+    Mutant(
+        name="maximum_shifted",
+        base="online",
+        file="online.py",
+        old="new_max = torch.maximum(running_max, scores.amax(dim=-1, keepdim=True))",
+        new="new_max = torch.maximum(running_max, scores.amax(dim=-1, keepdim=True) + 2.0)",
+        why="any number near the maximum keeps exp from overflowing",
+    ),
+    Mutant(
+        name="weights_normalised_last",
+        base="two_pass",
+        file="two_pass.py",
+        old="""\
+        weights = scores.sub_(shift).exp_().div_(total)
+        output.baddbmm_(weights, value)
+    return output,""",
+        new="""\
+        weights = scores.sub_(shift).exp_()
+        output.baddbmm_(weights, value)
+    return output / total,""",
+        why="the output is divided by the sum, not each weight",
+    ),
+    Mutant(
+        name="summed_from_the_other_end",
+        base="online",
+        file="online.py",
+        old="weights.sum(dim=-1, keepdim=True)",
+        new="weights.flip(-1).cumsum(dim=-1)[..., -1:]",
+        why="the exponentials are added one by one, from the last",
+    ),
+    Mutant(
+        name="dense_softmax_in_float32",
+        base="eager",
+        file="eager.py",
+        old="weights = scores.softmax(dim=-1)",
+        new="""\
+wide = scores.to(torch.promote_types(q.dtype, torch.float32))
+    exponentials = (wide - wide.detach().amax(dim=-1, keepdim=True)).exp() if k.shape[2] else wide
+    weights = (exponentials / exponentials.sum(dim=-1, keepdim=True)).to(q.dtype)""",
+        why="maximum, exponentials and sum written out over the whole score matrix",
+    ),
+    Mutant(
+        name="query_scaled_first",
+        base="eager",
+        file="eager.py",
+        old="""\
+    scores = q @ k.transpose(-2, -1)  # (batch, heads, queries, keys)
+    scores = scores * (default_scale(q) if scale is None else scale)
+""",
+        new="""\
+    query = q * (default_scale(q) if scale is None else scale)
+    scores = query @ k.transpose(-2, -1)  # (batch, heads, queries, keys)
+""",
+        why="q is scaled before the product instead of the product after it",
+    ),
+    Mutant(
+        name="scores_scaled_last",
+        base="two_pass",
+        file="_blocks.py",
+        old="scores = torch.bmm(query, key.transpose(1, 2))",
+        new="scores = torch.bmm(query / 3.0, key.transpose(1, 2)) * 3.0",
+        why="a factor of the query is taken out of the product and put back after it",
+    ),
+    Mutant(
+        name="gradients_in_the_layout_of_the_inputs",
+        base="online",
+        file="_blocks.py",
+        old="grad_q = q.new_empty(q.shape)",
+        new="grad_q = torch.empty_like(q)",
+        why="dQ keeps the strides of q where those are dense",
+    ),
+    Mutant(
+        name="triton_other_tiles",
+        base="online_triton",
+        file="online_triton.py",
+        old="Tiles(Tile(64, 32, 1, 1), Tile(64, 32, 1, 1), Tile(32, 64, 1, 1))",
+        new="Tiles(Tile(16, 64, 1, 1), Tile(32, 16, 1, 1), Tile(64, 16, 1, 1))",
+        why="other shapes of tiles in all three kernels",
+    ),
+    Mutant(
+        name="triton_dead_rows_selected_away",
+        base="online_triton",
+        file="_online_triton_kernels.py",
+        old='row_lse = tl.where(dead, float("inf"), largest + tl.log2(total))',
+        new="row_lse = largest + tl.log2(total)",
+        why="a dead row is kept as -inf: the selects of the backward kernels hide what that gives",
+    ),
+)
