@@ -15,10 +15,6 @@ from benchmarks.sweep import Finding, Plan, as_row
 # Beyond its seconds: starting Python, torch and the device takes some, compiling a row's kernels minutes.
 GRACE_S = {"cpu": 60.0, "cuda": 300.0}
 
-# Threads that spin at a barrier for one whose core another process has taken turn 1 ms into 80. Waiting
-# passively costs microseconds on a quiet machine, to all backends alike.
-PASSIVE = {"OMP_WAIT_POLICY": "passive"}
-
 Row = dict[str, Any]
 
 
@@ -51,7 +47,7 @@ def sweep(
             [*command, backend, *plan.arguments(), "--seconds", str(seconds)],
             stdout=subprocess.PIPE,
             stderr=stderr,
-            env={**PASSIVE, **(os.environ if environment is None else environment)},
+            env=None if environment is None else {**environment},
         )
         assert process.stdout is not None
         try:

@@ -54,8 +54,10 @@ class KeyBlocks:
         if self.mask is not None:
             scores.masked_fill_(~self.mask[..., columns], float("-inf"))
         if self.last_key is not None and columns.stop - 1 > self.last_key[0]:
-            column = torch.arange(columns.start, columns.stop, device=scores.device)
-            scores.masked_fill_(column > self.last_key, float("-inf"))
+            # Keys that the first row may see, all rows may.
+            first = max(columns.start, int(self.last_key[0]) + 1)
+            column = torch.arange(first, columns.stop, device=scores.device)
+            scores[..., first - columns.start :].masked_fill_(column > self.last_key, float("-inf"))
 
     def rows(self, block: Tensor) -> Tensor:
         """(batch, kv_heads, group, rows, ...) -> (batch kv_heads, group rows, ...), as the products want it."""
