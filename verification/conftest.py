@@ -84,7 +84,7 @@ def _title(name: str) -> str:
     return name.removeprefix("test_").replace("_", " ").replace("[", ": ").removesuffix("]")
 
 
-@dataclass
+@dataclass(eq=False)  # pytest keeps plugins in sets
 class _Findings:
     """Collects the reports, on the controller where xdist runs the tests in workers."""
 
