@@ -46,7 +46,8 @@ def claim(problems: SearchStrategy[Problem], *pinned: Problem, calls: int = 1) -
         def test(subject: Subject) -> None:
             __tracebackhide__ = True
             profile = settings()  # now and not at import, when none may have been chosen yet
-            examples = settings(profile, max_examples=max(5, profile.max_examples // calls))
+            share = calls * (3 if subject.interpreted else 1)
+            examples = settings(profile, max_examples=max(5, profile.max_examples // share))
             searched: Any = examples(given(problem=problems)(search))
             searched(subject=subject)
             for problem in pinned:

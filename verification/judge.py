@@ -1,5 +1,6 @@
 """What every call of a backend must keep to, and the comparison with the oracle."""
 
+import sys
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -57,6 +58,11 @@ class Subject:
         return f"Subject({self.backend.name!r}{device})"
 
     @property
+    def interpreted(self) -> bool:
+        """Its kernels run in Triton's interpreter, thousands of times slower than anywhere else."""
+        return bool(getattr(sys.modules.get(getattr(self.backend.attend, "__module__", "")), "INTERPRETED", False))
+
+    @property
     def facts(self) -> Facts:
         return self.backend.facts
 
@@ -107,9 +113,10 @@ class Subject:
         out = self.attend(leaves[0], leaves[1], leaves[2], **problem.options(mask))
         assert out.requires_grad, "the output does not require a gradient although q, k and v do"
         before = grad_out.clone()
-        grads = torch.autograd.grad(out, leaves, grad_out)
+        grads = torch.autograd.grad(out, leaves, grad_out, allow_unused=True)
         assert _same_bits(grad_out, before), "the backward pass changed the gradient it was given"
         for name, grad, leaf in zip("qkv", grads, leaves, strict=True):
+            assert grad is not None, f"{name} requires a gradient and gets none"
             told = f"{tuple(grad.shape)} {grad.dtype}"
             wanted = f"{tuple(leaf.shape)} {leaf.dtype}"
             assert told == wanted, f"the gradient of {name} is {told}; wanted {wanted}"

@@ -17,6 +17,10 @@ from verification.problems import Problem, problems
     Problem(queries=2, keys=160, dim=2, mask="blind start"),
     Problem(heads=2, kv_heads=2, keys=2, queries=2, dim=3, value_dim=5),
     Problem(keys=2, dim=4, scale=1.0),
+    Problem(queries=2, keys=1100, dim=2, scores="falling"),
+    Problem(queries=3, keys=24, dim=72),
+    Problem(queries=70, keys=65, mask="random"),
+    Problem(queries=3, keys=5, dim=2, dtype="float16", scores="very positive"),
 )
 def test_the_output_agrees_with_the_formula(subject: Subject, problem: Problem) -> None:
     """|O - softmax(scale Q K^T) V| <= budget, elementwise."""

@@ -73,6 +73,7 @@ def test_a_call_leaves_no_trace(subject: Subject, problem: Problem) -> None:
         replace(problem, causal=not problem.causal, seed=problem.seed + 2),
         replace(problem, queries=problem.queries + 1, keys=problem.keys + 1, seed=problem.seed + 3),
         replace(problem, seed=problem.seed + 4),
+        replace(problem, scale=0.5 if problem.scale is None else None, seed=problem.seed + 5),
     )
     for between in others:
         tensors = between.tensors()
@@ -81,6 +82,7 @@ def test_a_call_leaves_no_trace(subject: Subject, problem: Problem) -> None:
             answer = subject.attend(*tensors[:3], **between.options(tensors[3]))
             near = subject.budget(between, tensors[0], tensors[1], tensors[2], right)
             subject.compare(between, "output of the call between", answer, right.output, near)
+        assert_same_bits(first, kept, "a later call wrote into an earlier output")
         again = subject.attend(q, k, v, **problem.options(mask))
         subject.compare(problem, "output of the second call", again, exact.output, allowed)
         assert_same_bits(first, kept, "a later call wrote into an earlier output")
@@ -124,6 +126,7 @@ def test_the_output_does_not_depend_on_who_wants_gradients(subject: Subject, pro
     problems(),
     Problem(batch=2, heads=2, kv_heads=1, queries=3, keys=5, dim=4),
     Problem(queries=3, keys=1, dim=4, causal=True),
+    Problem(queries=2, keys=3, dim=4, value_dim=3),
 )
 def test_empty_inputs_keep_their_shape(subject: Subject, problem: Problem) -> None:
     """No samples, no queries or no keys: the shape of the contract, zeros where there are no keys."""

@@ -12,6 +12,7 @@ from verification.problems import Problem, problems
 _CAUSAL = problems(causal=True, layout=st.sampled_from(["contiguous", "heads inside", "sliced"]))
 _PINNED = (
     Problem(queries=2, keys=2, causal=True),
+    Problem(queries=5, keys=7, causal=True),
     Problem(queries=64, keys=64, dim=8, causal=True),
     Problem(queries=65, keys=130, dim=8, causal=True),
     Problem(queries=2, keys=3, causal=True, mask="random"),
@@ -55,7 +56,10 @@ def test_the_past_has_no_gradient_from_the_future(subject: Subject, problem: Pro
 
 
 @claim(
-    problems(causal=True, mask=None), *(replace(p, mask=None) for p in _PINNED), Problem(queries=3, keys=2, causal=True)
+    problems(causal=True, mask=None),
+    *(replace(p, mask=None) for p in _PINNED),
+    Problem(queries=3, keys=2, causal=True),
+    Problem(heads=2, queries=2, keys=2, causal=True),
 )
 def test_the_causal_flag_is_the_lower_right_triangle(subject: Subject, problem: Problem) -> None:
     """causal=True is the mask j <= i + keys - queries: both calls agree with the same formula."""

@@ -14,6 +14,13 @@ _PINNED = (
     Problem(queries=2, keys=3, mask="blind row"),
     Problem(queries=3, keys=2, dim=2, value_dim=3, grad_layout="expanded", batch=2),
     Problem(queries=70, keys=3, dim=2, dtype="float16"),
+    Problem(queries=2, keys=1100, dim=2),
+    Problem(queries=300, keys=2, dim=2),
+    Problem(queries=2, keys=3, mask="random"),
+    Problem(queries=2, keys=2, dim=24, scale=0.25),
+    Problem(keys=2),
+    Problem(queries=2, keys=3, dim=2, scores="very negative"),
+    Problem(queries=3, keys=5, dim=2, dtype="float16", scores="very positive"),
 )
 
 

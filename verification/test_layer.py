@@ -75,11 +75,11 @@ def test_the_layer_agrees_with_the_formula(subject: Subject, problem: Problem) -
 def test_fused_and_separate_projections_agree(subject: Subject, problem: Problem) -> None:
     """One product with W_QKV = three products with W_Q, W_K and W_V: x -> q, k, v and the layer's output."""
     layer, x = _layer(subject, problem), _x(subject, problem)
-    fused, separate = (implementations.load(name).project for name in ("fused_qkv", "eager"))
+    own, separate = subject.backend.project, implementations.load("eager").project
     head_dim = layer.d_model // layer.heads
     weights = layer.W_QKV.weight.unflatten(0, (-1, head_dim))  # (heads + 2 kv_heads, head_dim, d_model)
     parts = zip(
-        fused(x, layer.W_QKV.weight, layer.heads, layer.kv_heads),
+        own(x, layer.W_QKV.weight, layer.heads, layer.kv_heads),
         separate(x, layer.W_QKV.weight, layer.heads, layer.kv_heads),
         weights.split([layer.heads, layer.kv_heads, layer.kv_heads]),
         strict=True,

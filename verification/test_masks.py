@@ -14,6 +14,7 @@ _OWN_NUMBERS = st.sampled_from([name for name in LAYOUTS if name != "expanded"])
 @claim(
     problems(mask=None, causal=False),
     Problem(queries=3, keys=5, dim=4),
+    Problem(queries=2, keys=1100, dim=2),
     Problem(batch=3, heads=2, kv_heads=2, queries=3, keys=70, dim=8),
     Problem(batch=2, queries=2, keys=130, dim=8, dtype="float16"),
 )
@@ -43,6 +44,7 @@ def test_masking_keys_is_deleting_them(subject: Subject, problem: Problem) -> No
     Problem(queries=2, keys=3, mask="random"),
     Problem(queries=2, keys=40, dim=4, mask="blind start"),
     Problem(queries=2, keys=3, mask="random", dtype="float16"),
+    Problem(queries=2, keys=3, mask="one key", dtype="float16", scores="large"),
     Problem(queries=33, keys=70, dim=8, causal=True, mask="padding", dtype="bfloat16"),
     Problem(queries=3, keys=5, dim=2, scores="very negative", mask="random"),
 )

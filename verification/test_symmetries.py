@@ -14,6 +14,7 @@ from verification.problems import Problem, problems
     problems(causal=False),
     Problem(queries=2, keys=3, dim=4),
     Problem(queries=2, keys=130, dim=8, scores="rising"),
+    Problem(queries=2, keys=1100, dim=2),
     Problem(queries=2, keys=130, dim=8, mask="padding"),
 )
 def test_the_order_of_the_keys_does_not_matter(subject: Subject, problem: Problem) -> None:
@@ -31,6 +32,8 @@ def test_the_order_of_the_keys_does_not_matter(subject: Subject, problem: Proble
     problems(queries=st.integers(2, 160)),
     Problem(queries=2, keys=2, causal=True),
     Problem(queries=66, keys=66, dim=8, causal=True),
+    Problem(queries=2, keys=3, causal=True),
+    Problem(queries=40, keys=3, scores="large"),
     Problem(batch=2, queries=40, keys=20, dim=8, mask="random"),
     calls=2,
 )
@@ -77,6 +80,7 @@ def test_a_sample_alone_is_the_sample_in_its_batch(subject: Subject, problem: Pr
     problems(kv_heads=st.integers(2, 3), causal=False),
     Problem(heads=2, kv_heads=2, queries=2, keys=2, dim=2),
     Problem(heads=6, kv_heads=3, queries=3, keys=70, dim=8),
+    Problem(heads=2, kv_heads=2, queries=2, keys=3, mask="random"),
 )
 def test_heads_do_not_see_one_another(subject: Subject, problem: Problem) -> None:
     """The output of a query head is that of its q, its k and its v alone."""
@@ -124,7 +128,7 @@ def test_grouped_heads_are_repeated_heads(subject: Subject, problem: Problem) ->
 def test_a_shift_of_all_keys_changes_nothing(subject: Subject, problem: Problem) -> None:
     """K_j + c for every j adds q_i . c to every score of a row, and softmax does not see it: up to +-300, and +-1e4."""
     q, k, v, mask = problem.tensors()
-    shifts = (300.0, -300.0) if problem.dtype != "float32" else (300.0, -300.0, 1e4, -1e4)
+    shifts = (300.0, -300.0) if problem.dtype != "float32" else (300.0, -300.0, 1e5, -1e5)
     q = q.clone()
     q[..., 0] = 1.0
     k = k.clone()

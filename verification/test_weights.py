@@ -9,7 +9,13 @@ from verification.problems import Problem, problems
 _LONG_EQUAL_ROW = Problem(keys=4096, scores="zero", dtype="bfloat16")
 
 
-@claim(problems(), _LONG_EQUAL_ROW, Problem(keys=4096, scores="zero", dtype="float16"), Problem(queries=65, keys=65))
+@claim(
+    problems(),
+    _LONG_EQUAL_ROW,
+    Problem(keys=4096, scores="zero", dtype="float16"),
+    Problem(queries=65, keys=65),
+    Problem(queries=2, keys=1100, dim=2, scores="rising"),
+)
 def test_rows_sum_to_one(subject: Subject, problem: Problem) -> None:
     """sum_j P_ij = 1: where every value is one, so is the output; a row that sees no key gives zero."""
     q, k, v, mask = problem.tensors()
@@ -38,7 +44,7 @@ def test_the_weights_read_out_are_the_softmax(subject: Subject, problem: Problem
         assert_same_bits(read[masked], torch.zeros_like(read[masked]), "a masked key has a weight that is not zero")
 
 
-@claim(problems(scores="zero"), Problem(queries=3, keys=5, causal=True, scores="zero"))
+@claim(problems(scores="zero"), Problem(queries=3, keys=5, causal=True, scores="zero"), Problem(keys=13, scores="zero"))
 def test_a_zero_query_gives_the_mean_of_the_values_it_may_see(subject: Subject, problem: Problem) -> None:
     """q = 0: every visible key weighs the same, O_i = mean of the visible V_j; under causality a prefix mean."""
     q, k, v, mask = problem.tensors()
