@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import warnings
 from dataclasses import replace
 from pathlib import Path
 
@@ -278,3 +279,12 @@ def test_an_output_kept_from_an_earlier_call_is_rejected() -> None:
 def test_a_subject_is_a_backend_of_any_spelling() -> None:
     assert isinstance(Subject("eager").backend, Backend)
     assert repr(Subject("eager")) == "Subject('eager')"
+
+
+def test_a_kernel_that_warns_is_no_failure() -> None:
+    def warns(q: Tensor, k: Tensor, v: Tensor, **options: object) -> Tensor:
+        warnings.warn("compile me", UserWarning, stacklevel=1)
+        return eager.attend(q, k, v, **options)  # type: ignore[arg-type]
+
+    with pytest.warns(UserWarning, match="compile me"):
+        agreement.check(subject(warns), PLAIN)
