@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from hypothesis import given, note, settings
-from hypothesis.errors import UnsatisfiedAssumption
+from hypothesis.errors import Unsatisfiable, UnsatisfiedAssumption
 from hypothesis.strategies import SearchStrategy
 
 from verification import profiles as profiles
@@ -49,7 +49,12 @@ def claim(problems: SearchStrategy[Problem], *pinned: Problem, calls: int = 1) -
             share = calls * (3 if subject.interpreted else 1)
             examples = settings(profile, max_examples=max(5, profile.max_examples // share))
             searched: Any = examples(given(problem=problems)(search))
-            searched(subject=subject)
+            refused: Unsatisfiable | None = None
+            try:
+                searched(subject=subject)
+            except Unsatisfiable as every_problem_refused:
+                refused = every_problem_refused  # a pinned one may still be answered
+            judged = subject.evidence.problems
             for problem in pinned:
                 problem = on(problem, subject.device)
                 try:
@@ -60,6 +65,8 @@ def claim(problems: SearchStrategy[Problem], *pinned: Problem, calls: int = 1) -
                 except Exception as failure:
                     failure.add_note(f"Pinned problem: {problem}\n{reproducer(check, subject, problem)}")
                     raise
+            if refused is not None and subject.evidence.problems == judged:
+                raise refused
 
         del test.__dict__["__wrapped__"]  # or pytest would ask for a fixture named `problem`
         wrapped: Any = test
