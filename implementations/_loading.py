@@ -2,6 +2,9 @@
 
 A spelling is the name of such a file, the name under which an installed package registered its own (entry points in
 the group `attention_suite.backends`), `package.module:function`, or `path/to/file.py:function`.
+
+A file or module from elsewhere may hold, beside its function, the names that a file here does: FACTS, project and
+cannot_run. Without them its function states nothing, is projected for by one product, and runs anywhere.
 """
 
 import difflib
@@ -9,7 +12,7 @@ import importlib
 import importlib.util
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from types import ModuleType
@@ -29,7 +32,7 @@ class Backend:
     name        the spelling it was loaded by
     attend      the function; `implementations._contract` is its contract
     project     how a layer makes q, k and v for it
-    facts       what it states about its arithmetic; a function from elsewhere states nothing
+    facts       what it states about its arithmetic
     cannot_run  why it cannot run on a device, or None
     summary     the first line of its documentation
     """
@@ -59,9 +62,10 @@ def load(spelling: str) -> Backend:
     if ":" in spelling:
         place, _, function = spelling.rpartition(":")
         module = _run_file(spelling, Path(place)) if place.endswith(".py") else _import(spelling, place)
-        return _from_function(spelling, _function_of(module, function, place))
+        return _backend(spelling, module, _function_of(module, function, place))
     if spelling in _files():
-        return _from_module(spelling, _import(spelling, f"{__package__}.{spelling}"))
+        module = _import(spelling, f"{__package__}.{spelling}")
+        return replace(_backend(spelling, module, module.attend), summary=_first_line(module))
     if spelling in _registered():
         return _from_entry_point(spelling, _registered()[spelling])
     raise ValueError(
@@ -78,15 +82,20 @@ def _registered() -> dict[str, EntryPoint]:
     return {point.name: point for point in entry_points(group=ENTRY_POINT_GROUP)}
 
 
-def _from_module(name: str, module: ModuleType) -> Backend:
-    cannot_run = getattr(module, "cannot_run", _runs_anywhere)
-    return Backend(name, module.attend, module.project, module.FACTS, cannot_run, _first_line(module))
-
-
-def _from_function(name: str, attend: Attend) -> Backend:
+def _backend(name: str, module: ModuleType, attend: Attend) -> Backend:
     from implementations.fused_qkv import project
 
-    return Backend(name, attend, project, Facts(), _runs_anywhere, _first_line(attend))
+    facts = getattr(module, "FACTS", Facts())
+    if not isinstance(facts, Facts):
+        raise ValueError(f"{name!r}: FACTS is a {type(facts).__name__}; wanted an implementations.Facts")
+    return Backend(
+        name,
+        attend,
+        getattr(module, "project", project),
+        facts,
+        getattr(module, "cannot_run", _runs_anywhere),
+        _first_line(attend),
+    )
 
 
 def _from_entry_point(name: str, point: EntryPoint) -> Backend:
@@ -94,7 +103,9 @@ def _from_entry_point(name: str, point: EntryPoint) -> Backend:
         loaded = point.load()
     except ImportError as error:
         raise ImportError(f"backend {name!r}, registered as {point.value}, cannot be loaded: {error}") from error
-    return _from_module(name, loaded) if isinstance(loaded, ModuleType) else _from_function(name, loaded)
+    if isinstance(loaded, ModuleType):
+        return _backend(name, loaded, _function_of(loaded, "attend", loaded.__name__))
+    return _backend(name, sys.modules[loaded.__module__], loaded)
 
 
 def _import(spelling: str, module: str) -> ModuleType:

@@ -41,6 +41,39 @@ def test_a_function_in_a_file(tmp_path: Path) -> None:
     assert backend.facts == implementations.Facts()
 
 
+def test_a_file_states_facts_and_devices_beside_its_function(tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "import torch\nfrom implementations import Facts\n"
+        "FACTS = Facts(scores=torch.float32)\n"
+        "def cannot_run(device): return None if device.type == 'cuda' else 'it is written for CUDA'\n"
+        "def attend(q, k, v, **options): return v\n"
+    )
+    backend = implementations.load(f"{file}:attend")
+    assert backend.facts.scores == torch.float32
+    assert backend.cannot_run(torch.device("cpu")) == "it is written for CUDA"
+    file = tmp_path / "other.py"
+    file.write_text("FACTS = {'scores': 'float32'}\ndef attend(q, k, v, **options): return v\n")
+    with pytest.raises(ValueError, match=r"FACTS is a dict; wanted an implementations\.Facts"):
+        implementations.load(f"{file}:attend")
+
+
+@pytest.mark.parametrize("target", ["registered_kernel", "registered_kernel:attend"], ids=["module", "function"])
+def test_a_package_registers_its_backend(tmp_path: Path, target: str) -> None:
+    """As pip leaves an installed package: a module, and beside it the metadata with the entry point."""
+    (tmp_path / "registered_kernel.py").write_text('def attend(q, k, v, **options):\n    "Theirs."\n    return v\n')
+    metadata = tmp_path / "registered_kernel-1.0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: registered-kernel\nVersion: 1.0\n")
+    (metadata / "entry_points.txt").write_text(f"[attention_suite.backends]\ntheirs = {target}\n")
+    ran = python(
+        f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n"
+        "import implementations\n"
+        "print(implementations.names()[-1], implementations.load('theirs').summary)\n"
+    )
+    assert ran.stdout.strip() == "theirs Theirs.", ran.stderr
+
+
 def test_a_function_of_a_module() -> None:
     assert implementations.load("implementations.eager:attend").attend is implementations.load("eager").attend
 
