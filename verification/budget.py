@@ -5,11 +5,13 @@ inputs); |.| is elementwise. P are the exact weights, S the exact scaled scores,
 
 Forward. A score is off by at most
 
-    delta_ij = u_s |S_ij| + g(dim) u32 scale (|Q| |K|^T)_ij
+    delta_ij = u_s |S_ij| + g(dim) u32 scale (|Q| |K|^T)_ij  (+ u scale w_ij where scores live in the input dtype)
 
 where u_s counts the roundings of the score itself: in the dtype that the scores live in, once when the product is
 stored and once when it is scaled, and in float32 once each for the constant of exp2, the scaling, the subtraction of
-the maximum and exp. A softmax whose scores are off by delta is off by a factor within exp(+-2 delta), with delta the
+the maximum and exp. Where scores live in the input dtype, the query may be scaled, and so rounded, before the product:
+each of the dim terms of a score is then off by u, and their sum by w = min(|Q| |K|^T, LAMBDA sqrt((Q^2 K^2^T) / 3)).
+A softmax whose scores are off by delta is off by a factor within exp(+-2 delta), with delta the
 largest of the row. The weight is then rounded to the input dtype, before or after it is divided by the sum (2 u), and
 the products are summed (g(keys) u32):
 
@@ -181,8 +183,12 @@ def _eta(
     u, u32 = unit_roundoff(q.dtype), unit_roundoff(accumulator(q.dtype))
     roundings = 4 * u32 + (2 * unit_roundoff(q.dtype) if facts.scores is None else 0.0)
     scale = abs(q.shape[-1] ** -0.5 if scale is None else scale)
-    key = k.double().abs().repeat_interleave(q.shape[1] // k.shape[1], dim=1)
-    delta = roundings * exact.scores.abs() + growth(q.shape[-1]) * u32 * scale * (q.double().abs() @ key.mT)
+    query, key = q.double().abs(), k.double().abs().repeat_interleave(q.shape[1] // k.shape[1], dim=1)
+    terms = query @ key.mT
+    delta = roundings * exact.scores.abs() + growth(q.shape[-1]) * u32 * scale * terms
+    if facts.scores is None:
+        scaled_query = torch.minimum(terms, LAMBDA * (query.square() @ key.square().mT / 3).sqrt())
+        delta = delta + unit_roundoff(q.dtype) * scale * scaled_query
     if inherited is not None:
         delta = delta + inherited.scores
     if delta.shape[-1] == 0:

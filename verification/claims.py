@@ -5,6 +5,7 @@ a pinned problem as it stands, and what a drawn one shrinks to is smaller. What 
 """
 
 from collections.abc import Callable
+from contextlib import suppress
 from functools import wraps
 from pathlib import Path
 from typing import Any, Protocol
@@ -18,6 +19,10 @@ from verification.judge import Subject
 from verification.problems import Problem, on
 
 Check = Callable[[Subject, Problem], None]
+
+# A subject that has refused so many times the problems of a profile, and answered none, will be asked no more of them:
+# hypothesis would draw ten times as many, and some refuse only after much work.
+PATIENCE = 4
 
 
 class Claim(Protocol):
@@ -33,40 +38,39 @@ def claim(problems: SearchStrategy[Problem], *pinned: Problem, calls: int = 1) -
     """Turns a check into a test. One that makes so many calls for a problem looks at that many times fewer problems."""
 
     def decorate(check: Check) -> Claim:
-        def search(subject: Subject, problem: Problem) -> None:
-            __tracebackhide__ = True
-            problem = on(problem, subject.device)
-            note(reproducer(check, subject, problem))
-            check(subject, problem)
-            subject.evidence.problems += 1
-
-        search.__name__ = search.__qualname__ = check.__name__  # what hypothesis prints
-
         @wraps(check)
         def test(subject: Subject) -> None:
             __tracebackhide__ = True
             profile = settings()  # now and not at import, when none may have been chosen yet
             share = calls * (3 if subject.interpreted else 1)
-            examples = settings(profile, max_examples=max(5, profile.max_examples // share))
-            searched: Any = examples(given(problem=problems)(search))
-            refused: Unsatisfiable | None = None
-            try:
+            examples = max(5, profile.max_examples // share)
+            evidence = subject.evidence
+
+            def search(subject: Subject, problem: Problem) -> None:
+                __tracebackhide__ = True
+                if not evidence.problems and sum(evidence.refusals.values()) >= PATIENCE * examples:
+                    return
+                problem = on(problem, subject.device)
+                note(reproducer(check, subject, problem))
+                check(subject, problem)
+                evidence.problems += 1
+
+            search.__name__ = search.__qualname__ = check.__name__  # what hypothesis prints
+            searched: Any = settings(profile, max_examples=examples)(given(problem=problems)(search))
+            with suppress(Unsatisfiable):  # every problem was refused; a pinned one may still be answered
                 searched(subject=subject)
-            except Unsatisfiable as every_problem_refused:
-                refused = every_problem_refused  # a pinned one may still be answered
-            judged = subject.evidence.problems
             for problem in pinned:
                 problem = on(problem, subject.device)
                 try:
                     check(subject, problem)
-                    subject.evidence.problems += 1
+                    evidence.problems += 1
                 except UnsatisfiedAssumption:
                     continue  # refused, and counted as such by the subject
                 except Exception as failure:
                     failure.add_note(f"Pinned problem: {problem}\n{reproducer(check, subject, problem)}")
                     raise
-            if refused is not None and subject.evidence.problems == judged:
-                raise refused
+            if not evidence.problems:
+                raise UnsatisfiedAssumption("no problem of this property was answered")
 
         del test.__dict__["__wrapped__"]  # or pytest would ask for a fixture named `problem`
         wrapped: Any = test

@@ -125,7 +125,8 @@ class _Findings:
                 "reason": reason,
                 "problems": evidence["problems"],
                 "refusals": sum(evidence["refusals"].values()),
-                "worst": evidence["worst"],
+                "worst": {dtype: max(by_length.values()) for dtype, by_length in evidence["worst"].items()},
+                "worst_by_length": evidence["worst"],
                 "counterexample": told.get("counterexample"),
                 "duration_s": round(report.duration, 3),
             }
@@ -137,6 +138,8 @@ class _Findings:
         terminalreporter.section("attention", sep="=")
         for line in _table(self.claims, self.results):
             terminalreporter.write_line(line)
+        for backend, reason in selection.left_out(self.config).items():
+            terminalreporter.write_line(f"left out: {backend}: {reason}")
 
     def pytest_sessionfinish(self) -> None:
         path = self.config.getoption("--results")
@@ -151,12 +154,21 @@ class _Findings:
             "backends": list(dict.fromkeys(result["backend"] for result in self.results)),
             "properties": list(self.claims.values()),
             "results": [
-                result | {"worst": {t: w if w < float("inf") else None for t, w in result["worst"].items()}}
+                result
+                | {
+                    "worst": _json_numbers(result["worst"]),
+                    "worst_by_length": {t: _json_numbers(found) for t, found in result["worst_by_length"].items()},
+                }
                 for result in self.results
             ],
         }
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         Path(path).write_text(json.dumps(found, indent=1, allow_nan=False) + os.linesep)
+
+
+def _json_numbers(numbers: dict[str, float]) -> dict[str, float | None]:
+    """JSON knows no infinity."""
+    return {name: number if number < float("inf") else None for name, number in numbers.items()}
 
 
 def _table(claims: dict[str, dict[str, str]], results: list[dict[str, Any]]) -> list[str]:

@@ -2,7 +2,7 @@
 
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -21,15 +21,24 @@ from verification.problems import Problem
 class Evidence:
     """What happened to one subject in one test.
 
-    problems judged, calls answered, refusals by reason, the worst error over budget by dtype, and a behaviour that was
-    confirmed
+    problems judged, calls answered, refusals by reason, the worst error over budget by dtype and by number of keys
+    (as LENGTHS names them), and a behaviour that was confirmed
     """
 
     problems: int = 0
     calls: int = 0
     refusals: dict[str, int] = field(default_factory=dict)
-    worst: dict[str, float] = field(default_factory=dict)
+    worst: dict[str, dict[str, float]] = field(default_factory=dict)
     stated: str | None = None
+
+
+# By the most keys; what is longer is "over" the last.
+LENGTHS = {16: "1-16", 64: "17-64", 256: "65-256"}
+
+
+def length_of(keys: int) -> str:
+    """The entry of LENGTHS for so many keys."""
+    return next((name for most, name in LENGTHS.items() if keys <= most), f"over {max(LENGTHS)}")
 
 
 # What oracle and judge compute with. A backend may not replace it: the oracle would be the first to be fooled.
@@ -48,11 +57,19 @@ class Subject:
     """A backend under judgement on a device.
 
     >>> Subject("online").attend(q, k, v, causal=True)
+
+    layer_type  the layer that is built round it; another one only where the layer itself is under judgement
     """
 
-    def __init__(self, backend: str | Backend, device: str | torch.device = "cpu") -> None:
+    def __init__(
+        self,
+        backend: str | Backend,
+        device: str | torch.device = "cpu",
+        layer_type: type[SelfAttention] = SelfAttention,
+    ) -> None:
         self.backend = implementations.load(backend) if isinstance(backend, str) else backend
         self.device = torch.device(device)
+        self.layer_type = layer_type
         self.evidence = Evidence()
 
     def __repr__(self) -> str:
@@ -85,17 +102,8 @@ class Subject:
         __tracebackhide__ = True
         given = {"q": q, "k": k, "v": v} | ({} if mask is None else {"mask": mask})
         before = {name: tensor.detach().clone() for name, tensor in given.items()}
-        try:
-            with _warnings_are_no_errors():
-                out = self.backend.attend(q, k, v, mask=mask, causal=causal, scale=scale)
-        except NotImplementedError as refusal:
-            if not str(refusal):
-                raise AssertionError("it refuses without a reason: NotImplementedError wants one") from refusal
-            told = str(refusal)
-            self.evidence.refusals[told] = self.evidence.refusals.get(told, 0) + 1
-            raise UnsatisfiedAssumption(told) from refusal
-        finally:
-            _assert_torch_is_whole()
+        with self._in_the_subject():
+            out = self.backend.attend(q, k, v, mask=mask, causal=causal, scale=scale)
         self.evidence.calls += 1
         wanted = (*q.shape[:3], v.shape[3])
         assert isinstance(out, Tensor), f"the output is a {type(out).__name__}; wanted a torch.Tensor"
@@ -115,16 +123,45 @@ class Subject:
         leaves = [tensor.detach().requires_grad_() for tensor in (q, k, v)]
         out = self.attend(leaves[0], leaves[1], leaves[2], **problem.options(mask))
         assert out.requires_grad, "the output does not require a gradient although q, k and v do"
-        before = grad_out.clone()
-        with _warnings_are_no_errors():
-            grads = torch.autograd.grad(out, leaves, grad_out, allow_unused=True)
+        grad_q, grad_k, grad_v = self.gradients_of(out, leaves, grad_out)
+        return grad_q, grad_k, grad_v
+
+    def gradients_of(
+        self, out: Tensor, leaves: Sequence[Tensor], grad_out: Tensor, *, create_graph: bool = False
+    ) -> list[Tensor]:
+        """The gradients of an output of `attend` with respect to leaves of it, with their shapes and dtypes."""
+        __tracebackhide__ = True
+        if not leaves:
+            return []
+        before = grad_out.detach().clone()
+        with self._in_the_subject():
+            grads = torch.autograd.grad(out, leaves, grad_out, allow_unused=True, create_graph=create_graph)
         assert _same_bits(grad_out, before), "the backward pass changed the gradient it was given"
-        for name, grad, leaf in zip("qkv", grads, leaves, strict=True):
-            assert grad is not None, f"{name} requires a gradient and gets none"
-            told = f"{tuple(grad.shape)} {grad.dtype}"
+        for grad, leaf in zip(grads, leaves, strict=True):
             wanted = f"{tuple(leaf.shape)} {leaf.dtype}"
-            assert told == wanted, f"the gradient of {name} is {told}; wanted {wanted}"
-        return grads[0], grads[1], grads[2]
+            assert grad is not None, f"a tensor {wanted} requires a gradient and gets none"
+            told = f"{tuple(grad.shape)} {grad.dtype}"
+            assert told == wanted, f"a gradient is {told}; wanted {wanted}"
+        return list(grads)
+
+    @contextmanager
+    def _in_the_subject(self) -> Iterator[None]:
+        """Round what runs the subject's code: a warning is no error, a refusal is counted, torch stays whole.
+
+        In this project's own tests a warning is an error, and would be taken for a fault of a kernel that warns.
+        """
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("default")
+                yield
+        except NotImplementedError as refusal:
+            told = str(refusal)
+            if not told:
+                raise AssertionError("it refuses without a reason: NotImplementedError wants one") from refusal
+            self.evidence.refusals[told] = self.evidence.refusals.get(told, 0) + 1
+            raise UnsatisfiedAssumption(told) from refusal
+        finally:
+            _assert_torch_is_whole()
 
     def compare(self, problem: Problem, name: str, answer: Tensor, right: Tensor, allowed: Tensor) -> None:
         """Fails unless |answer - right| <= allowed everywhere; a NaN in the answer fails."""
@@ -135,15 +172,15 @@ class Subject:
         if not ratio.numel():
             return
         worst = ratio.max().item()
-        known = self.evidence.worst.get(problem.dtype, 0.0)
-        self.evidence.worst[problem.dtype] = max(known, worst)
+        by_length, length = self.evidence.worst.setdefault(problem.dtype, {}), length_of(problem.keys)
+        by_length[length] = max(by_length.get(length, 0.0), worst)
         assert worst <= 1, _told(name, answer, right, allowed, ratio)
 
     def layer(self, d_model: int, heads: int, kv_heads: int, seed: int) -> SelfAttention:
         """A layer round this subject, its calls held to the same; one seed and one size give the same weights."""
         torch.manual_seed(seed)
         judged = replace(self.backend, attend=self.attend)
-        layer = SelfAttention(d_model, heads, kv_heads=kv_heads, backend=judged, device=self.device)
+        layer = self.layer_type(d_model, heads, kv_heads=kv_heads, backend=judged, device=self.device)
         return layer.requires_grad_(False)
 
     def exact(self, problem: Problem, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> oracle.Exact:
@@ -164,14 +201,6 @@ class Subject:
         return right, budget.of_gradients(q, k, v, grad_out, exact.detach(), facts=self.facts, scale=problem.scale)
 
 
-@contextmanager
-def _warnings_are_no_errors() -> Iterator[None]:
-    """A foreign kernel may warn; in this project's own tests a warning is an error, and would be taken for a fault."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("default")
-        yield
-
-
 def _assert_torch_is_whole() -> None:
     for owner, name, part in _TORCH:
         if getattr(owner, name) is not part:
@@ -185,16 +214,19 @@ def one_may_be_refused() -> AbstractContextManager[None]:
 
 
 def assert_same_bits(answer: Tensor, wanted: Tensor, told: str) -> None:
-    """Fails, with that sentence, unless two tensors of one shape agree to the last bit (0 and -0 are the same)."""
+    """Fails, with that sentence, unless two tensors of one shape are equal: 0 and -0 are, and so are two NaN."""
     __tracebackhide__ = True
-    if _same_bits(answer + 0.0, wanted + 0.0):
-        return
     different = ~((answer == wanted) | (answer.isnan() & wanted.isnan()))
+    if not different.any():
+        return
     place = tuple(different.nonzero()[0].tolist())
-    raise AssertionError(
+    lines = [
         f"{told}: {different.sum().item()} of {different.numel()} elements differ, the first at {place}: "
         f"{answer[place].item()!r} and {wanted[place].item()!r}"
-    )
+    ]
+    if _is_small(answer):
+        lines += ["one:", _matrix(answer, different), "the other:", _matrix(wanted, different)]
+    raise AssertionError("\n".join(lines))
 
 
 def _same_bits(a: Tensor, b: Tensor) -> bool:
@@ -208,24 +240,29 @@ def _share_memory(a: Tensor, b: Tensor) -> bool:
 
 def _told(name: str, answer: Tensor, right: Tensor, allowed: Tensor, ratio: Tensor) -> str:
     place = tuple(int(i) for i in torch.unravel_index(ratio.argmax(), ratio.shape))
-    wrong = (ratio > 1).sum().item()
+    over = ratio > 1
     lines = [
         f"wrong {name} at {place}: {answer[place].item():.6g} where {right[place].item():.6g} is right, "
         f"{ratio[place].item():.3g} times its error budget of {allowed[place].item():.2g} "
-        f"({wrong} of {ratio.numel()} elements are over budget)"
+        f"({over.sum().item()} of {over.numel()} elements are over budget)"
     ]
-    rows, columns = answer.shape[-2:]
-    if answer.numel() == rows * columns and rows <= 4 and columns <= 4:
-        lines += ["answer:", _matrix(answer, ratio), "right:", _matrix(right, ratio * 0)]
+    if _is_small(answer):
+        lines += ["answer:", _matrix(answer, over), "right:", _matrix(right, over)]
     return "\n".join(lines)
 
 
-def _matrix(values: Tensor, ratio: Tensor) -> str:
-    """Rows of numbers, those over budget in brackets."""
+def _is_small(values: Tensor) -> bool:
+    """One matrix of at most 4 x 4 numbers, which is read at a glance."""
+    if values.ndim < 2:
+        return False
+    rows, columns = values.shape[-2:]
+    return rows <= 4 and columns <= 4 and 0 < values.numel() == rows * columns
+
+
+def _matrix(values: Tensor, marked: Tensor) -> str:
+    """Rows of numbers, the marked ones in brackets."""
     rows: list[str] = []
-    for numbers, ratios in zip(values.flatten(0, -2).tolist(), ratio.flatten(0, -2).tolist(), strict=True):
-        told = [
-            f"[{number:.4g}]" if over > 1 else f"{number:.4g} " for number, over in zip(numbers, ratios, strict=True)
-        ]
+    for numbers, marks in zip(values.flatten(0, -2).tolist(), marked.flatten(0, -2).tolist(), strict=True):
+        told = [f"[{number:.4g}]" if mark else f"{number:.4g} " for number, mark in zip(numbers, marks, strict=True)]
         rows.append("  " + " ".join(f"{text:>11}" for text in told))
     return "\n".join(rows)
