@@ -192,12 +192,12 @@ def measure(
 def _verify_then_time(
     backend: "Backend", case: Case, device: "torch.device", box_s: float, deadline: float
 ) -> tuple[Finding, Cost]:
-    from verification import spotcheck
+    from verification import memory, spotcheck
 
     start = time.monotonic()
     call, error_of = prepare(backend, case, device)
     prepared = time.monotonic()
-    result, extra_bytes = clock.with_extra_bytes(call, device)
+    result, extra_bytes = memory.with_extra_bytes(call, device)
     called = time.monotonic()
     error = error_of(result)
     checked = time.monotonic()

@@ -55,6 +55,7 @@ class Facts:
                       None: nothing is stated
     hides_nan         device types on which a row gives zero where all the scores it sees are NaN
     deterministic     the same call gives the same bits; None: nothing is stated
+    memory            how what it takes beside its result grows with the sequence; None: nothing is stated
     """
 
     scores: torch.dtype | None = None
@@ -62,6 +63,7 @@ class Facts:
     masked_nonfinite: Literal["per row", "unseen keys", "leaks"] | None = None
     hides_nan: tuple[str, ...] = ()
     deterministic: bool | None = None
+    memory: Literal["linear", "quadratic"] | None = None
 
 
 def check(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> None:

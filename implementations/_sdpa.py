@@ -36,6 +36,8 @@ def attend_with(
     if 0 in (q.shape[0], q.shape[2], k.shape[2]):
         # torch answers these without asking any kernel.
         raise NotImplementedError(f"torch does not hand empty inputs to its {_name(kernel)} kernel")
+    if mask is not None:
+        mask = mask[(None,) * (4 - mask.ndim)]  # torch's CPU kernel wants at least two axes
     corners_coincide = causal and mask is None and q.shape[2] == k.shape[2]
     visible = None if corners_coincide else visibility(q, k, mask, causal)
     blind = None if visible is None else ~visible.any(dim=-1, keepdim=True)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from implementations._contract import Facts, check, default_scale, visibility
 
-FACTS = Facts(scores=None, sums=torch.float32, masked_nonfinite="leaks", deterministic=True)
+FACTS = Facts(scores=None, sums=torch.float32, masked_nonfinite="leaks", deterministic=True, memory="quadratic")
 
 
 def project(x: Tensor, weight: Tensor, heads: int, kv_heads: int) -> tuple[Tensor, Tensor, Tensor]:

@@ -14,7 +14,7 @@ from implementations._blocks import KeyBlocks, attend_in_blocks
 from implementations._contract import Facts
 from implementations.fused_qkv import project as project
 
-FACTS = Facts(scores=torch.float32, sums=torch.float32, masked_nonfinite="leaks", deterministic=True)
+FACTS = Facts(scores=torch.float32, sums=torch.float32, masked_nonfinite="leaks", deterministic=True, memory="linear")
 
 
 def attend(

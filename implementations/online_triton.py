@@ -20,7 +20,7 @@ from implementations._contract import Facts, check, default_scale
 from implementations._online_triton_kernels import INTERPRETED, forward_kernel, grad_kv_kernel, grad_q_kernel
 from implementations.fused_qkv import project as project
 
-FACTS = Facts(scores=torch.float32, sums=torch.float32, masked_nonfinite="leaks", deterministic=True)
+FACTS = Facts(scores=torch.float32, sums=torch.float32, masked_nonfinite="leaks", deterministic=True, memory="linear")
 
 MAX_HEAD_DIM = 256
 

@@ -14,7 +14,7 @@ from implementations._contract import Facts
 from implementations._sdpa import attend_with
 from implementations.fused_qkv import project as project
 
-FACTS = Facts(scores=torch.float32, sums=None, masked_nonfinite="leaks", hides_nan=("cpu",))
+FACTS = Facts(scores=torch.float32, sums=None, masked_nonfinite="leaks", hides_nan=("cpu",), memory="linear")
 
 
 def attend(

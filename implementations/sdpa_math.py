@@ -13,7 +13,9 @@ from implementations._contract import Facts
 from implementations._sdpa import attend_with
 from implementations.fused_qkv import project as project
 
-FACTS = Facts(scores=torch.float32, sums=torch.float32, masked_nonfinite="leaks", deterministic=True)
+FACTS = Facts(
+    scores=torch.float32, sums=torch.float32, masked_nonfinite="leaks", deterministic=True, memory="quadratic"
+)
 
 
 def attend(

@@ -21,6 +21,7 @@ from benchmarks import sweep as sweeping
 from benchmarks.children import Row
 from benchmarks.sweep import Cost, Finding, Plan
 from benchmarks.workloads import STAGES, WORKLOADS, Case, Workload
+from verification.memory import with_extra_bytes
 
 ROOT = Path(__file__).parents[1]
 CPU = torch.device("cpu")
@@ -274,7 +275,7 @@ def test_memory_tells_linear_from_quadratic() -> None:
         q, k, v = torch.randn(3, 1, 2, n, 16).unbind()
         attend = implementations.load(backend).attend
         with torch.no_grad():
-            return clock.with_extra_bytes(lambda: attend(q, k, v, causal=True), CPU)[1]
+            return with_extra_bytes(lambda: attend(q, k, v, causal=True), CPU)[1]
 
     dense, blockwise = ([extra(name, n) for n in (512, 1024, 2048)] for name in ("eager", "online"))
     for shorter, longer in itertools.pairwise(dense):
@@ -290,8 +291,8 @@ def test_memory_counts_what_is_freed_again_and_not_the_result() -> None:
         return scratch[:1000] + 1
 
     # Adding 1 makes a tensor of it, of a few bytes.
-    assert 4_000_000 <= clock.with_extra_bytes(call, CPU)[1] < 4_000_100
-    assert clock.with_extra_bytes(lambda: torch.ones(1000), CPU)[1] == 0
+    assert 4_000_000 <= with_extra_bytes(call, CPU)[1] < 4_000_100
+    assert with_extra_bytes(lambda: torch.ones(1000), CPU)[1] == 0
 
 
 def test_samples_are_boxed_in_time_and_never_too_few() -> None:

@@ -11,7 +11,7 @@ import torch
 
 import implementations
 from verification.judge import Subject
-from verification.mutants import CORRECT, MUTANTS, Mutant, load
+from verification.mutants import CORRECT, MUTANTS, Mutant, load, subject_of
 from verification.mutants.matrix import kill_matrix
 from verification.mutants.properties import first_counterexample, properties
 
@@ -47,7 +47,7 @@ def subject(mutant: Mutant) -> Subject:
     reason = implementations.load(mutant.base).cannot_run(torch.device("cpu"))
     if reason:
         pytest.skip(reason)
-    return Subject(load(mutant))
+    return subject_of(mutant)
 
 
 @pytest.mark.parametrize("mutant", FAULTY, ids=lambda mutant: mutant.name)

@@ -1,0 +1,10 @@
+"""The judge."""
+
+import os
+
+import torch
+
+if not torch.cuda.is_available():
+    # Without a GPU Triton's kernels run in its interpreter, which has to be known before anything imports triton, and
+    # parts of torch do: torch.autograd under a dispatch mode is one.
+    os.environ.setdefault("TRITON_INTERPRET", "1")

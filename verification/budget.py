@@ -41,10 +41,13 @@ Source: Higham and Mary 2019, "A new approach to probabilistic rounding error an
 Higham 2002, "Accuracy and Stability of Numerical Algorithms", chapters 3 and 4.
 """
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from implementations import Facts
 from verification.oracle import Exact
@@ -54,6 +57,10 @@ LAMBDA = 5.0
 
 # Rows of the smallest block of queries after which a kernel stores a partial sum: that of torch's CPU flash kernel.
 PARTIAL_SUM = 32
+
+
+# So often does `by_trial` compute: the chance that every trial misses an error that can happen is small.
+TRIALS = 16
 
 
 def growth(terms: int) -> float:
@@ -163,6 +170,49 @@ def of_gradients(
         _sum_of_group(b_k + roundings * exact_k.abs() + tiny, kv_heads),
         _sum_of_group(b_v + roundings * exact_v.abs() + tiny, kv_heads),
     )
+
+
+def by_trial(
+    function: Callable[[list[Tensor]], list[Tensor]], inputs: list[Tensor], dtype: torch.dtype, terms: int
+) -> list[Tensor]:
+    """The budgets of what a function of float64 inputs gives when it is computed in that dtype, where no bound has been
+    worked out, as for second derivatives.
+
+    Every result of every step, backward ones included, is moved at random by up to a relative step, as rounding does,
+    and how far the results then move is seen; a row of them is as uncertain as its worst element. What one rounding of
+    each result does is that times u over the step; sums of so many terms round oftener, and grow it by g(terms).
+
+    Source: Parker 1997, "Monte Carlo arithmetic", UCLA CSD-970002; Vignes 1993, Math. Comput. Simul. 35(3).
+    """
+    right = function(inputs)
+    moved = [torch.zeros_like(result) for result in right]
+    for seed in range(TRIALS):
+        with _Rounding(seed) as rounding:
+            tried = function(inputs)
+        moved = [torch.maximum(m, (a - b).abs() / rounding.step) for m, a, b in zip(moved, tried, right, strict=True)]
+    factor = growth(terms) * unit_roundoff(dtype)
+    return [factor * m.amax(dim=-1, keepdim=True).expand_as(m) + underflow(dtype) for m in moved]
+
+
+class _Rounding(TorchDispatchMode):
+    """Inside, every new tensor of floating-point numbers is off by a relative error that is uniform in +-step."""
+
+    # So small that results are linear in it, so large that float64 shows what it does.
+    step = torch.finfo(torch.float64).eps ** 0.5
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        self.random = torch.Generator().manual_seed(seed)
+
+    def __torch_dispatch__(
+        self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        is_view = any(returned.alias_info for returned in func._schema.returns)
+        if is_view or not isinstance(result, Tensor) or not result.is_floating_point():
+            return result
+        uniform = 2 * torch.rand(result.shape, generator=self.random, dtype=result.dtype).to(result.device) - 1
+        return result * (1 + self.step * uniform)
 
 
 def of_product(a: Tensor, b: Tensor) -> Tensor:

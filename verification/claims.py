@@ -34,8 +34,11 @@ class Claim(Protocol):
     def __call__(self, subject: Subject) -> None: ...
 
 
-def claim(problems: SearchStrategy[Problem], *pinned: Problem, calls: int = 1) -> Callable[[Check], Claim]:
-    """Turns a check into a test. One that makes so many calls for a problem looks at that many times fewer problems."""
+def claim(problems: SearchStrategy[Problem] | None, *pinned: Problem, calls: int = 1) -> Callable[[Check], Claim]:
+    """Turns a check into a test of what is drawn, if anything is, and of the pinned problems.
+
+    One that makes so many calls for a problem looks at that many times fewer problems.
+    """
 
     def decorate(check: Check) -> Claim:
         @wraps(check)
@@ -56,9 +59,10 @@ def claim(problems: SearchStrategy[Problem], *pinned: Problem, calls: int = 1) -
                 evidence.problems += 1
 
             search.__name__ = search.__qualname__ = check.__name__  # what hypothesis prints
-            searched: Any = settings(profile, max_examples=examples)(given(problem=problems)(search))
-            with suppress(Unsatisfiable):  # every problem was refused; a pinned one may still be answered
-                searched(subject=subject)
+            if problems is not None:
+                searched: Any = settings(profile, max_examples=examples)(given(problem=problems)(search))
+                with suppress(Unsatisfiable):  # every problem was refused; a pinned one may still be answered
+                    searched(subject=subject)
             for problem in pinned:
                 problem = on(problem, subject.device)
                 try:

@@ -2,7 +2,7 @@
 
 import sys
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -211,6 +211,19 @@ def _assert_torch_is_whole() -> None:
 def one_may_be_refused() -> AbstractContextManager[None]:
     """Inside the block a refusal ends the block, where otherwise it ends the problem."""
     return suppress(UnsatisfiedAssumption)
+
+
+def leak(before: Tensor, changed_at: Callable[[int], Tensor], keys: Sequence[int]) -> str:
+    """Which query sees which of those keys, as the end of a sentence; `changed_at(j)` is `before` with key j changed.
+
+    Looked for among few keys only, as a shrunk problem has them: it takes a call for each.
+    """
+    for key in keys if len(keys) <= 8 else ():
+        seen_by = (changed_at(key) != before).any(dim=-1).nonzero()
+        if len(seen_by):
+            batch, head, query = seen_by[0].tolist()
+            return f"; query {query} of sample {batch}, head {head} sees key {key}"
+    return ""
 
 
 def assert_same_bits(answer: Tensor, wanted: Tensor, told: str) -> None:

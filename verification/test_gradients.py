@@ -1,8 +1,10 @@
 """The gradients of q, k and v."""
 
 import torch
+from hypothesis import strategies as st
 from torch import Tensor
 
+from verification import budget
 from verification.claims import claim
 from verification.judge import Subject
 from verification.problems import Problem, problems
@@ -72,3 +74,49 @@ def test_a_change_of_basis_has_no_gradient(subject: Subject, problem: Problem) -
     of_k = (k.double().mT @ grad_k).mT
     allowed = of_query_heads(q.double().abs(), allowed_q) + (k.double().abs().mT @ allowed_k).mT
     subject.compare(problem, "Q^T dQ", of_q, of_k, allowed)
+
+
+@claim(
+    problems(
+        **{size: st.integers(1, 6) for size in ("queries", "keys", "dim")},
+        value_dim=0,
+        dtype="float32",
+        scores=st.sampled_from(["normal", "ties"]),
+        layout="contiguous",
+        grad_layout=st.sampled_from(["contiguous", "expanded"]),
+    ),
+    Problem(queries=2, keys=3, dim=2),
+    Problem(heads=2, queries=3, keys=3, dim=4, causal=True),
+    calls=6,
+)
+def test_a_second_derivative_is_right_or_raises(subject: Subject, problem: Problem) -> None:
+    """The gradient of <W, (dQ, dK, dV)> for random W is the formula's, or asking for it raises: no term is lost.
+
+    As for out.sum(), the gradient that comes in requires none itself, which is where terms are lost.
+    """
+    q, k, v, mask = problem.tensors()
+    random = torch.Generator().manual_seed(problem.seed)
+    weights = [torch.randn(tensor.shape, generator=random).to(subject.device) for tensor in (q, k, v)]
+    inputs = [q, k, v, problem.grad_out(), *weights]
+
+    leaves = [tensor.detach().requires_grad_() for tensor in (q, k, v)]
+    out = subject.attend(leaves[0], leaves[1], leaves[2], **problem.options(mask))
+    first = subject.gradients_of(out, leaves, inputs[3], create_graph=True)
+    try:
+        answers = torch.autograd.grad(first, leaves, weights, materialize_grads=True)
+    except (RuntimeError, NotImplementedError) as refusal:
+        subject.evidence.stated = f"second derivative: raises {type(refusal).__name__}"
+        return
+    subject.evidence.stated = "second derivative: right"
+
+    def second(given: list[Tensor]) -> list[Tensor]:
+        leaves = [tensor.detach().requires_grad_() for tensor in given[:3]]
+        exact = subject.exact(problem, leaves[0], leaves[1], leaves[2], mask)
+        first = torch.autograd.grad(exact.output, leaves, given[3], create_graph=True)
+        return list(torch.autograd.grad(first, leaves, given[4:], materialize_grads=True))
+
+    doubles = [tensor.double() for tensor in inputs]
+    terms = problem.queries * problem.heads // problem.kv_heads + problem.keys + problem.dim
+    allowed = budget.by_trial(second, doubles, q.dtype, terms)
+    for letter, answer, right, near in zip("QKV", answers, second(doubles), allowed, strict=True):
+        subject.compare(problem, f"second derivative with respect to {letter}", answer, right, near)

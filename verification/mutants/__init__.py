@@ -4,8 +4,8 @@ Each models a fault that was reported of a public implementation of attention. B
 which every property must accept.
 """
 
-from verification.mutants import backward, correct, forward, layer, masks, precision, state, triton_source
-from verification.mutants.mutant import Mutant, load
+from verification.mutants import backward, correct, forward, layer, masks, precision, size, state, triton_source
+from verification.mutants.mutant import Mutant, load, subject_of
 
 MUTANTS: dict[str, tuple[Mutant, ...]] = {
     "forward": forward.MUTANTS,
@@ -14,8 +14,9 @@ MUTANTS: dict[str, tuple[Mutant, ...]] = {
     "precision": precision.MUTANTS,
     "backward": backward.MUTANTS,
     "layer": layer.MUTANTS,
+    "size": size.MUTANTS,
     "triton source": triton_source.MUTANTS,
 }
 CORRECT: tuple[Mutant, ...] = correct.VARIANTS
 
-__all__ = ["CORRECT", "MUTANTS", "Mutant", "load"]
+__all__ = ["CORRECT", "MUTANTS", "Mutant", "load", "subject_of"]

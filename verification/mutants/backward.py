@@ -177,4 +177,14 @@ _grouped(grad_q, k)[..., rows, :] = grad_query.view_as(blocks.query) * scale
         killed_by="test_the_gradient_of_the_values_is_dealt_out_whole",
         why="the maximum is left out of the log-sum-exp",
     ),
+    Mutant(
+        name="second_derivative_is_zero",
+        base="online",
+        file="_blocks.py",
+        old='raise NotImplementedError("attention in blocks has no second derivative")',
+        new="return (None,) * 9",
+        report="pytorch/pytorch#116350, pytorch/pytorch#154226, SHI-Labs/NATTEN#191",
+        killed_by="test_a_second_derivative_is_right_or_raises",
+        why="a second derivative is answered, without the terms that come through q, k and v",
+    ),
 )

@@ -7,7 +7,7 @@ import torch
 from hypothesis.errors import Flaky, Unsatisfiable, UnsatisfiedAssumption
 
 from verification.judge import Subject
-from verification.mutants import MUTANTS, Mutant, load
+from verification.mutants import MUTANTS, Mutant, subject_of
 from verification.mutants.properties import Property, first_counterexample
 from verification.provenance import provenance
 
@@ -27,7 +27,7 @@ def kill_matrix(
     with first_counterexample():
         for mutant in mutants:
             # Loaded anew for each property, so that what one left behind in a mutant does not decide another.
-            outcomes = {name: _outcome(test, Subject(load(mutant))) for name, test in properties.items()}
+            outcomes = {name: _outcome(test, subject_of(mutant)) for name, test in properties.items()}
             row = {
                 "name": mutant.name,
                 "base": mutant.base,

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import implementations
 from implementations import Backend
+from verification.judge import Subject
 
 _SOURCES = Path(implementations.__file__).parent
 _IMPORT = re.compile(rf"\b(from|import) {implementations.__name__}\b")
@@ -48,6 +49,13 @@ class Mutant:
                 f"the source has moved on, and the mutant has to follow:\n{self.old}"
             )
         return source.replace(self.old, self.new)
+
+
+def subject_of(mutant: Mutant) -> Subject:
+    """The mutant under judgement, with the layer of its own copy of the package."""
+    backend = load(mutant)
+    package = backend.attend.__module__.partition(".")[0]
+    return Subject(backend, layer_type=sys.modules[package].SelfAttention)
 
 
 def load(mutant: Mutant) -> Backend:

@@ -1,0 +1,117 @@
+"""What small problems do not meet: more programs than a grid axis takes, places far apart in memory, long rows."""
+
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from verification.claims import claim
+from verification.judge import Subject, one_may_be_refused
+from verification.memory import with_extra_bytes
+from verification.problems import Problem
+
+# One more than 16 bits count, which is also what an axis of a CUDA grid takes; in the interpreter, than 8 bits do.
+MANY, MANY_INTERPRETED = 65_537, 257
+# An offset of so many elements is 0 in 32 bits, signed or not: what wraps reads the first place again, and no fault.
+FAR = 2**32
+
+
+@claim(
+    None,
+    Problem(batch=MANY, keys=2),
+    Problem(heads=MANY, kv_heads=1, keys=2),
+    Problem(queries=MANY, keys=2),
+    Problem(keys=MANY),
+)
+def test_nothing_ends_where_a_counter_does(subject: Subject, problem: Problem) -> None:
+    """Output and gradients with more samples, heads, queries and keys than 65536 are the formula's."""
+    if subject.interpreted:
+        fewer = {name: MANY_INTERPRETED for name in ("batch", "heads", "queries", "keys") if getattr(problem, name) > 2}
+        problem = replace(problem, **fewer, kv_heads=min(problem.kv_heads, MANY_INTERPRETED))
+    q, k, v, mask = problem.tensors()
+    exact = subject.exact(problem, q, k, v, mask)
+    out = subject.attend(q, k, v, **problem.options(mask))
+    subject.compare(problem, "output", out, exact.output, subject.budget(problem, q, k, v, exact))
+    grad_out = problem.grad_out()
+    right, allowed = subject.exact_gradients(problem, q, k, v, mask, grad_out)
+    answers = subject.gradients(problem, q, k, v, mask, grad_out)
+    for letter, answer, r, b in zip("QKV", answers, right, allowed, strict=True):
+        subject.compare(problem, f"gradient of {letter}", answer, r, b)
+
+
+@claim(None, Problem(batch=2, heads=2, kv_heads=2, queries=2, keys=2, dim=2, mask="random", dtype="float16"))
+def test_an_offset_may_pass_32_bits(subject: Subject, problem: Problem) -> None:
+    """q, k, v, the mask or dO with a stride of 2^32 elements along one axis: the same output and gradients."""
+    q, k, v, mask = problem.tensors()
+    assert mask is not None
+    inputs = {"q": q, "k": k, "v": v, "mask": mask, "dO": problem.grad_out()}
+    exact = subject.exact(problem, q, k, v, mask)
+    allowed = subject.budget(problem, q, k, v, exact)
+    right, gradients_allowed = subject.exact_gradients(problem, q, k, v, mask, inputs["dO"])
+    for name in inputs:
+        for axis in range(4):
+            laid = inputs | {name: _spread(inputs[name], axis)}
+            told = f"with {name} spread along axis {axis}"
+            with one_may_be_refused():
+                out = subject.attend(laid["q"], laid["k"], laid["v"], **problem.options(laid["mask"]))
+                subject.compare(problem, f"output {told}", out, exact.output, allowed)
+                answers = subject.gradients(problem, laid["q"], laid["k"], laid["v"], laid["mask"], laid["dO"])
+                for letter, answer, r, b in zip("QKV", answers, right, gradients_allowed, strict=True):
+                    subject.compare(problem, f"gradient of {letter} {told}", answer, r, b)
+
+
+def _spread(tensor: Tensor, axis: int) -> Tensor:
+    """The same numbers with a stride of FAR along that axis, of which there are two."""
+    strides = [*tensor.contiguous().stride()]
+    strides[axis] = FAR
+    elements = FAR + tensor.numel()
+    if tensor.device.type == "cuda":
+        free, _ = torch.cuda.mem_get_info(tensor.device)
+        if free < elements * tensor.element_size():
+            pytest.skip(f"{elements * tensor.element_size() / 2**30:.0f} GiB are wanted, {free / 2**30:.0f} are free")
+        memory = torch.empty(elements, dtype=tensor.dtype, device=tensor.device)
+    else:
+        # A sparse file: only the few pages that are written exist, on disk and in memory.
+        with tempfile.TemporaryDirectory() as folder:
+            path = str(Path(folder) / "sparse")
+            memory = torch.from_file(path, shared=True, size=elements, dtype=tensor.dtype)
+    return memory.as_strided(tensor.shape, strides).copy_(tensor)
+
+
+@pytest.mark.parametrize("stage", ["forward", "backward", "masked"])
+def test_how_extra_memory_grows_with_the_sequence(subject: Subject, stage: str) -> None:
+    """Extra memory at n, 2n, 4n tokens: what is linear grows twice as much from 2n to 4n as from n to 2n, what is
+    quadratic four times. Nearer to which is what `memory` states; where nothing is stated it is reported.
+    """
+    shortest = 64 if subject.interpreted else 1024
+    sizes = [_extra_bytes(subject, stage, shortest << doubling) for doubling in range(3)]
+    first, second = sizes[1] - sizes[0], sizes[2] - sizes[1]
+    growth = "quadratic" if second > 8**0.5 * first else "linear"
+    told = " + ".join(f"{size} bytes at {shortest << doubling}" for doubling, size in enumerate(sizes))
+    subject.evidence.stated = f"extra memory {stage}: {growth}"
+    stated = subject.facts.memory
+    if stated is not None:
+        assert growth == stated, f"extra memory is {growth}; the backend states {stated!r}: {told}"
+    subject.evidence.problems += 1
+
+
+def _extra_bytes(subject: Subject, stage: str, length: int) -> int:
+    problem = Problem(heads=2, kv_heads=2, queries=length, keys=length, dim=8, device=str(subject.device))
+    q, k, v, _ = problem.tensors()
+    if stage != "backward":
+        # A mask over the keys alone: written out for every query it would be quadratic.
+        padding = torch.arange(length, device=subject.device) < length // 2
+        options: dict[str, Any] = {"causal": True} if stage == "forward" else {"mask": padding}
+        return with_extra_bytes(lambda: subject.attend(q, k, v, **options), subject.device)[1]
+    leaves = [tensor.detach().requires_grad_() for tensor in (q, k, v)]
+    grad_out = problem.grad_out()
+
+    def both() -> tuple[Tensor, ...]:
+        out = subject.attend(leaves[0], leaves[1], leaves[2], causal=True)
+        return tuple(subject.gradients_of(out, leaves, grad_out))
+
+    return with_extra_bytes(both, subject.device)[1]
