@@ -40,7 +40,8 @@ def cannot_run(device: torch.device) -> str | None:
     """Why the kernels cannot run on that device, or None."""
     if device.type == "cuda" or (device.type == "cpu" and INTERPRETED):
         return None
-    return f"Triton kernels run on CUDA, or on a CPU under TRITON_INTERPRET=1; not on {device.type} here"
+    wanted = "on CUDA, or on a CPU with TRITON_INTERPRET=1 since before triton was imported"
+    return f"Triton kernels run {wanted}; not on {device.type} here"
 
 
 def _cannot_take(q: Tensor, v: Tensor) -> str | None:
