@@ -25,6 +25,7 @@ BACKENDS = [
     "sdpa_flash",
     "sdpa_efficient",
     "sdpa_cudnn",
+    "two_pass_triton",
 ]
 WORKLOADS = ["article-512", "llama-3-8b"]
 STAGES = ["forward", "backward"]

@@ -121,17 +121,17 @@ wide = scores.to(torch.promote_types(q.dtype, torch.float32))
     Mutant(
         name="triton_other_tiles",
         base="online_triton",
-        file="online_triton.py",
-        old="Tiles(Tile(64, 32, 1, 1), Tile(64, 32, 1, 1), Tile(32, 64, 1, 1))",
-        new="Tiles(Tile(32, 64, 1, 1), Tile(16, 64, 1, 1), Tile(64, 32, 1, 1))",
+        file="_triton_tiles.py",
+        old='{"online": Tile(64, 32, 1, 1), "grad_q": Tile(64, 32, 1, 1), "grad_kv": Tile(32, 64, 1, 1)}',
+        new='{"online": Tile(32, 64, 1, 1), "grad_q": Tile(16, 64, 1, 1), "grad_kv": Tile(64, 32, 1, 1)}',
         why="other shapes of tiles in all three kernels",
     ),
     Mutant(
         name="triton_dead_rows_selected_away",
         base="online_triton",
-        file="_online_triton_kernels.py",
-        old='row_lse = tl.where(dead, float("inf"), largest + tl.log2(total))',
-        new="row_lse = largest + tl.log2(total)",
+        file="_triton_kernels.py",
+        old='tl.where(dead, float("inf"), largest + tl.log2(tl.where(dead, 1.0, total)))',
+        new="largest + tl.log2(tl.where(dead, 1.0, total))",
         why="a dead row is kept as -inf: the selects of the backward kernels hide what that gives",
     ),
 )

@@ -2,7 +2,7 @@
 
 from verification.mutants.mutant import Mutant
 
-_KERNELS = "_online_triton_kernels.py"
+_KERNELS = "_triton_kernels.py"
 
 MUTANTS = (
     Mutant(
@@ -69,8 +69,14 @@ MUTANTS = (
         name="triton_running_maximum_not_monotone",
         base="online_triton",
         file=_KERNELS,
-        old="new_largest = tl.maximum(largest, tl.max(scores, 1))",
-        new="new_largest = tl.max(scores, 1)",
+        old="""\
+            new_largest = tl.maximum(largest, tl.max(scores, 1))
+            shift = _finite(new_largest) if EDGE else new_largest
+            weights =""",
+        new="""\
+            new_largest = tl.max(scores, 1)
+            shift = _finite(new_largest) if EDGE else new_largest
+            weights =""",
         report="tile-ai/TileOPs#51, tile-ai/tilelang#1269",
         killed_by="test_the_output_agrees_with_the_formula",
         why="the maximum of a block replaces the running maximum: exp2 overflows on a falling row",
@@ -99,8 +105,8 @@ MUTANTS = (
         name="triton_dead_first_block_is_nan",
         base="online_triton",
         file=_KERNELS,
-        old='shift = tl.where(new_largest == float("-inf"), 0.0, new_largest)',
-        new="shift = new_largest",
+        old='return tl.where(largest == float("-inf"), 0.0, largest)',
+        new="return largest",
         report="flashinfer-ai/flashinfer#1178, ggml-org/llama.cpp#6438",
         killed_by="test_masking_keys_is_deleting_them",
         why="while a row has seen no key, -inf - -inf is NaN",
@@ -110,14 +116,16 @@ MUTANTS = (
         base="online_triton",
         file=_KERNELS,
         old="""\
-            scores = tl.dot(q_tile, tl.trans(k_tile), input_precision="ieee") * scale_log2
-            if EDGE:
-""",
+            largest = new_largest
+            key += BLOCK_K
+            k_at += k_step
+            v_at""",
         new="""\
-            scores = tl.dot(q_tile, tl.trans(k_tile), input_precision="ieee") * scale_log2
+            largest = new_largest
             scale_log2 = scale_log2 * LOG2_E
-            if EDGE:
-""",
+            key += BLOCK_K
+            k_at += k_step
+            v_at""",
         report="flagos-ai/FlagGems#424",
         killed_by="test_the_order_of_the_keys_does_not_matter",
         why="the scale grows by log2(e) with every block of keys",
@@ -126,8 +134,15 @@ MUTANTS = (
         name="triton_tail_scores_left_at_zero",
         base="online_triton",
         file=_KERNELS,
-        old='scores = tl.where(seen, scores, float("-inf"))',
-        new='scores = tl.where(seen | (key >= keys)[None, :], scores, float("-inf"))',
+        old="""\
+            new_largest = tl.maximum(largest, tl.max(scores, 1))
+            shift = _finite(new_largest) if EDGE else new_largest
+            weights =""",
+        new="""\
+            scores = tl.where((key >= keys)[None, :], 0.0, scores)
+            new_largest = tl.maximum(largest, tl.max(scores, 1))
+            shift = _finite(new_largest) if EDGE else new_largest
+            weights =""",
         report="jax-ml/jax#27224, pytorch/pytorch#159247",
         killed_by="test_rows_sum_to_one",
         why="the padding of the last block of keys has a score of 0 and takes part in the sum",
@@ -232,8 +247,8 @@ MUTANTS = (
         name="triton_log_sum_exp_in_two_bases",
         base="online_triton",
         file=_KERNELS,
-        old="largest + tl.log2(total)",
-        new="largest + tl.log(total)",
+        old="largest + tl.log2(tl.where(dead, 1.0, total))",
+        new="largest + tl.log(tl.where(dead, 1.0, total))",
         report="pytorch/pytorch#181645",
         killed_by="test_the_gradient_of_the_values_is_dealt_out_whole",
         why="the maximum is kept in base two and the sum in base e",
@@ -251,9 +266,9 @@ MUTANTS = (
     Mutant(
         name="triton_only_the_first_64_channels",
         base="online_triton",
-        file="online_triton.py",
-        old="DIM_TILE=_padded(q.shape[3])",
-        new="DIM_TILE=min(64, _padded(q.shape[3]))",
+        file="_triton_launch.py",
+        old='"DIM_TILE": _padded(q.shape[3])',
+        new='"DIM_TILE": min(64, _padded(q.shape[3]))',
         report="triton-lang/triton#621",
         killed_by="test_the_output_agrees_with_the_formula",
         why="head dims over 64 are cut off",
@@ -261,7 +276,7 @@ MUTANTS = (
     Mutant(
         name="triton_last_block_not_launched",
         base="online_triton",
-        file="online_triton.py",
+        file="_triton_launch.py",
         old="return -(-length // block)",
         new="return max(1, length // block)",
         report="meta-pytorch/attention-gym#50, thu-ml/SageAttention#377",
@@ -271,7 +286,7 @@ MUTANTS = (
     Mutant(
         name="triton_log_sum_exp_in_the_input_dtype",
         base="online_triton",
-        file="online_triton.py",
+        file="_triton_attention.py",
         old="lse = q.new_empty(q.shape[:3], dtype=torch.float32)",
         new="lse = q.new_empty(q.shape[:3])",
         report="pytorch/pytorch#165961",
@@ -281,9 +296,9 @@ MUTANTS = (
     Mutant(
         name="triton_gradients_dropped",
         base="online_triton",
-        file="online_triton.py",
-        old="return _Attention.apply(q, k, v, mask,",
-        new="return _Attention.apply(q.detach(), k.detach(), v.detach(), mask,",
+        file="_triton_attention.py",
+        old="_ATTENTION(q, k, v, mask,",
+        new="_ATTENTION(q.detach(), k.detach(), v.detach(), mask,",
         report="NVlabs/LongLive#61",
         killed_by="test_the_output_does_not_depend_on_who_wants_gradients",
         why="the output is right and no gradient flows through it",

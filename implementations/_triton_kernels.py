@@ -1,4 +1,4 @@
-"""The kernels of `online_triton`.
+"""The kernels of `online_triton` and `two_pass_triton`: the forward kernel with its two sweeps, and the gradients.
 
 Each takes q, k, v, the mask and the gradients as a tensor with its strides, `view.data` and `view.stride`; what is
 kept for each row, the log-sum-exp (base 2) and delta, is a contiguous (batch, heads, queries). One grid axis runs over
@@ -6,12 +6,14 @@ batch, heads and blocks. Tiles are padded to DIM_TILE and VALUE_TILE, powers of 
 """
 
 import os
+import sys
 from typing import Any
 
 import torch
 
-if not torch.cuda.is_available():
-    # Read when a kernel is decorated. Without a GPU a compiled kernel could only fail with "0 active drivers".
+if not torch.cuda.is_available() and "triton" not in sys.modules:
+    # Without a GPU a compiled kernel could only fail with "0 active drivers". The variable is read when a kernel is
+    # decorated, and Triton's own are when it is imported: after that it is too late.
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
 import triton
@@ -30,7 +32,7 @@ _inlined: Any = (lambda function: function) if INTERPRETED else triton.jit
 def forward_kernel(
     q, k, v, mask, out, lse,
     scale, heads, kv_heads, queries, keys,
-    CAUSAL: tl.constexpr, DIM: tl.constexpr, VALUE_DIM: tl.constexpr,
+    TWO_PASS: tl.constexpr, CAUSAL: tl.constexpr, DIM: tl.constexpr, VALUE_DIM: tl.constexpr,
     DIM_TILE: tl.constexpr, VALUE_TILE: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
     """One program: one block of queries of one head, over its keys."""
@@ -45,49 +47,99 @@ def forward_kernel(
     q_at = _pointers(q, batch, head, query, dims)  # (BLOCK_Q, DIM_TILE)
     k_at = _pointers(k, batch, kv_head, key, dims)  # (BLOCK_K, DIM_TILE)
     v_at = _pointers(v, batch, kv_head, key, value_dims)  # (BLOCK_K, VALUE_TILE)
+    k_step = BLOCK_K * tl.cast(k.stride[2], tl.int64)
+    v_step = BLOCK_K * tl.cast(v.stride[2], tl.int64)
     q_tile = tl.load(q_at, mask=(query < queries)[:, None] & (dims < DIM), other=0.0)
-    scale_log2 = scale * LOG2_E
+    last_key = _last_key(query, queries, keys, CAUSAL)
+    inner, end = _sight(mask, first, queries, keys, CAUSAL, BLOCK_Q, BLOCK_K)
 
+    if TWO_PASS:
+        weighted, row_lse = _two_passes(
+            q_tile, k_at, v_at, k_step, v_step, mask, batch, head, query, last_key, scale * LOG2_E, keys, inner, end,
+            DIM, VALUE_DIM, DIM_TILE, VALUE_TILE, BLOCK_Q, BLOCK_K,
+        )  # fmt: skip
+    else:
+        weighted, row_lse = _one_pass(
+            q_tile, k_at, v_at, k_step, v_step, mask, batch, head, query, last_key, scale * LOG2_E, keys, inner, end,
+            DIM, VALUE_DIM, DIM_TILE, VALUE_TILE, BLOCK_Q, BLOCK_K,
+        )  # fmt: skip
+    out_at = _pointers(out, batch, head, query, value_dims)
+    out_tile = weighted.to(out.data.dtype.element_ty)
+    tl.store(out_at, out_tile, mask=(query < queries)[:, None] & (value_dims < VALUE_DIM))
+    tl.store(lse + (batch * heads + head) * queries + query, row_lse, mask=query < queries)
+
+
+# The sweeps: how a walk over the blocks of keys becomes a softmax. Each gives the output, normalised, and the row's
+# log-sum-exp. Only the blocks at an edge pay for masking.
+
+
+@_inlined
+def _one_pass(
+    q_tile, k_at, v_at, k_step, v_step, mask, batch, head, query, last_key, scale_log2, keys, inner, end,
+    DIM: tl.constexpr, VALUE_DIM: tl.constexpr,
+    DIM_TILE: tl.constexpr, VALUE_TILE: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr,
+):  # fmt: skip
+    """Online softmax: what was summed is rescaled whenever a block brings a larger score."""
     largest = tl.full([BLOCK_Q], float("-inf"), tl.float32)
     total = tl.full([BLOCK_Q], 0.0, tl.float32)
     weighted = tl.full([BLOCK_Q, VALUE_TILE], 0.0, tl.float32)
-    last_key = _last_key(query, queries, keys, CAUSAL)
-    inner, end = _sight(mask, first, queries, keys, CAUSAL, BLOCK_Q, BLOCK_K)
-    # Only the blocks at an edge pay for masking.
+    key = tl.arange(0, BLOCK_K)
     for EDGE in tl.static_range(2):  # pyright: ignore[reportGeneralTypeIssues]
         for _ in range(inner if EDGE else 0, end if EDGE else inner, BLOCK_K):
-            k_inside, v_inside = dims < DIM, value_dims < VALUE_DIM
-            if EDGE:
-                k_inside, v_inside = k_inside & (key < keys)[:, None], v_inside & (key < keys)[:, None]
-            k_tile = tl.load(k_at, mask=k_inside, other=0.0)
-            scores = tl.dot(q_tile, tl.trans(k_tile), input_precision="ieee") * scale_log2
-            if EDGE:
-                seen = _seen(mask, batch, head, query[:, None], key[None, :], last_key[:, None])
-                scores = tl.where(seen, scores, float("-inf"))
+            k_tile = _rows(k_at, key, keys, DIM, DIM_TILE, EDGE)
+            scores = _scores(q_tile, k_tile, mask, batch, head, query, key, last_key, scale_log2, EDGE)
             new_largest = tl.maximum(largest, tl.max(scores, 1))
-            shift = new_largest
-            if EDGE:
-                # A row that has seen no key yet: -inf - -inf would be NaN, any finite shift gives zeros.
-                shift = tl.where(new_largest == float("-inf"), 0.0, new_largest)
+            shift = _finite(new_largest) if EDGE else new_largest
             weights = tl.exp2(scores - shift[:, None])
             correction = tl.exp2(largest - shift)
             total = total * correction + tl.sum(weights, 1)
-            v_tile = tl.load(v_at, mask=v_inside, other=0.0)
+            v_tile = _rows(v_at, key, keys, VALUE_DIM, VALUE_TILE, EDGE)
             weighted = weighted * correction[:, None]
             weighted = tl.dot(weights.to(v_tile.dtype), v_tile, weighted, input_precision="ieee")
             largest = new_largest
             key += BLOCK_K
-            k_at += BLOCK_K * tl.cast(k.stride[2], tl.int64)
-            v_at += BLOCK_K * tl.cast(v.stride[2], tl.int64)
+            k_at += k_step
+            v_at += v_step
+    row_total = tl.where(total == 0.0, 1.0, total)
+    return weighted / row_total[:, None], _log_sum_exp(largest, total)
 
-    dead = total == 0.0
-    total = tl.where(dead, 1.0, total)
-    out_at = _pointers(out, batch, head, query, value_dims)
-    out_tile = (weighted / total[:, None]).to(out.data.dtype.element_ty)
-    tl.store(out_at, out_tile, mask=(query < queries)[:, None] & (value_dims < VALUE_DIM))
-    # +inf makes every weight of a dead row exp2(score - inf) = 0 in the backward pass.
-    row_lse = tl.where(dead, float("inf"), largest + tl.log2(total))
-    tl.store(lse + (batch * heads + head) * queries + query, row_lse, mask=query < queries)
+
+@_inlined
+def _two_passes(
+    q_tile, k_at, v_at, k_step, v_step, mask, batch, head, query, last_key, scale_log2, keys, inner, end,
+    DIM: tl.constexpr, VALUE_DIM: tl.constexpr,
+    DIM_TILE: tl.constexpr, VALUE_TILE: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr,
+):  # fmt: skip
+    """First the maximum and the sum of exponentials of the whole row, then weights that are final, times the values."""
+    largest = tl.full([BLOCK_Q], float("-inf"), tl.float32)
+    total = tl.full([BLOCK_Q], 0.0, tl.float32)
+    key, first_k_at = tl.arange(0, BLOCK_K), k_at
+    for EDGE in tl.static_range(2):  # pyright: ignore[reportGeneralTypeIssues]
+        for _ in range(inner if EDGE else 0, end if EDGE else inner, BLOCK_K):
+            k_tile = _rows(k_at, key, keys, DIM, DIM_TILE, EDGE)
+            scores = _scores(q_tile, k_tile, mask, batch, head, query, key, last_key, scale_log2, EDGE)
+            new_largest = tl.maximum(largest, tl.max(scores, 1))
+            shift = _finite(new_largest) if EDGE else new_largest
+            total = total * tl.exp2(largest - shift) + tl.sum(tl.exp2(scores - shift[:, None]), 1)
+            largest = new_largest
+            key += BLOCK_K
+            k_at += k_step
+
+    row_shift = _finite(largest)
+    row_share = 1.0 / tl.where(total == 0.0, 1.0, total)
+    weighted = tl.full([BLOCK_Q, VALUE_TILE], 0.0, tl.float32)
+    key, k_at = tl.arange(0, BLOCK_K), first_k_at
+    for EDGE in tl.static_range(2):  # pyright: ignore[reportGeneralTypeIssues]
+        for _ in range(inner if EDGE else 0, end if EDGE else inner, BLOCK_K):
+            k_tile = _rows(k_at, key, keys, DIM, DIM_TILE, EDGE)
+            scores = _scores(q_tile, k_tile, mask, batch, head, query, key, last_key, scale_log2, EDGE)
+            weights = tl.exp2(scores - row_shift[:, None]) * row_share[:, None]
+            v_tile = _rows(v_at, key, keys, VALUE_DIM, VALUE_TILE, EDGE)
+            weighted = tl.dot(weights.to(v_tile.dtype), v_tile, weighted, input_precision="ieee")
+            key += BLOCK_K
+            k_at += k_step
+            v_at += v_step
+    return weighted, _log_sum_exp(largest, total)
 
 
 @triton.jit
@@ -124,11 +176,8 @@ def grad_q_kernel(
     inner, end = _sight(mask, first, queries, keys, CAUSAL, BLOCK_Q, BLOCK_K)
     for EDGE in tl.static_range(2):  # pyright: ignore[reportGeneralTypeIssues]
         for _ in range(inner if EDGE else 0, end if EDGE else inner, BLOCK_K):
-            k_inside, v_inside = dims < DIM, value_dims < VALUE_DIM
-            if EDGE:
-                k_inside, v_inside = k_inside & (key < keys)[:, None], v_inside & (key < keys)[:, None]
-            k_tile = tl.load(k_at, mask=k_inside, other=0.0)
-            v_tile = tl.load(v_at, mask=v_inside, other=0.0)
+            k_tile = _rows(k_at, key, keys, DIM, DIM_TILE, EDGE)
+            v_tile = _rows(v_at, key, keys, VALUE_DIM, VALUE_TILE, EDGE)
             scores = tl.dot(q_tile, tl.trans(k_tile), input_precision="ieee") * scale_log2
             weights = tl.exp2(scores - row_lse[:, None])
             grad_weights = tl.dot(g_tile, tl.trans(v_tile), input_precision="ieee")
@@ -221,6 +270,38 @@ def _pointers(view, batch, head, rows, columns):
     """Pointers to the tile (rows, columns) of one head; in 64 bits, since a tensor may pass 2^31 elements."""
     origin = view.data + batch * view.stride[0] + head * view.stride[1]
     return origin + rows.to(tl.int64)[:, None] * view.stride[2] + columns.to(tl.int64) * view.stride[3]
+
+
+@_inlined
+def _rows(at, row, rows, WIDTH: tl.constexpr, TILE: tl.constexpr, EDGE: tl.constexpr):
+    """The tile at these pointers, with zeros beyond WIDTH and, in an edge block, for a row beyond the last."""
+    inside = tl.arange(0, TILE)[None, :] < WIDTH
+    if EDGE:
+        inside = inside & (row < rows)[:, None]
+    return tl.load(at, mask=inside, other=0.0)
+
+
+@_inlined
+def _scores(q_tile, k_tile, mask, batch, head, query, key, last_key, scale_log2, EDGE: tl.constexpr):
+    """(BLOCK_Q, BLOCK_K): the scaled scores in base 2, in an edge block -inf where a query does not see a key."""
+    scores = tl.dot(q_tile, tl.trans(k_tile), input_precision="ieee") * scale_log2
+    if EDGE:
+        seen = _seen(mask, batch, head, query[:, None], key[None, :], last_key[:, None])
+        scores = tl.where(seen, scores, float("-inf"))
+    return scores
+
+
+@_inlined
+def _finite(largest):
+    """While a row has seen no key, -inf - -inf would be NaN; any finite shift gives weights of zero."""
+    return tl.where(largest == float("-inf"), 0.0, largest)
+
+
+@_inlined
+def _log_sum_exp(largest, total):
+    """+inf for a row that sees no key makes each of its weights exp2(score - inf) = 0 in the backward pass."""
+    dead = total == 0.0
+    return tl.where(dead, float("inf"), largest + tl.log2(tl.where(dead, 1.0, total)))
 
 
 @_inlined

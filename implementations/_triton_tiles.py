@@ -1,0 +1,113 @@
+"""Which tile each Triton kernel ships with: by architecture, kernel, dtype and head dim.
+
+An architecture is "sm_80", "sm_90", "sm_100" (NVIDIA), "gfx942" (AMD) or "interpreter". A kernel is one of KERNELS:
+"online" and "two_pass" are the forward kernel with one sweep or the other, "grad_q" and "grad_kv" are shared.
+"""
+
+from typing import NamedTuple
+
+import torch
+
+ARCHITECTURES = ("sm_80", "sm_90", "sm_100", "gfx942")
+KERNELS = ("online", "two_pass", "grad_q", "grad_kv")
+
+
+class Tile(NamedTuple):
+    """What one program holds: a block of queries against a block of keys; and how Triton schedules it."""
+
+    queries: int
+    keys: int
+    warps: int
+    stages: int
+
+
+class Tiles(NamedTuple):
+    """One tile for each kernel of a backend."""
+
+    forward: Tile
+    grad_q: Tile
+    grad_kv: Tile
+
+
+# By the larger head dim: of tiles that sm_80 and sm_90 hold in registers and shared memory, the largest tried comes
+# first and ships; on a GPU it is timed against those behind it.
+# Two stages even where they do not help the order of loads: they bring a tile to shared memory past the registers.
+HALF = {
+    "online": {
+        64: (Tile(128, 64, 8, 3), Tile(128, 64, 4, 3), Tile(128, 128, 8, 2), Tile(64, 64, 4, 3)),
+        128: (Tile(128, 64, 8, 2), Tile(128, 64, 8, 3), Tile(128, 128, 8, 2), Tile(64, 64, 4, 2)),
+        256: (Tile(64, 32, 8, 2), Tile(64, 32, 4, 2), Tile(128, 32, 8, 2)),
+    },
+    "grad_q": {
+        64: (Tile(64, 64, 8, 2), Tile(128, 64, 8, 2), Tile(64, 64, 4, 2)),
+        128: (Tile(64, 64, 8, 2), Tile(128, 64, 8, 2), Tile(64, 32, 4, 2)),
+        256: (Tile(64, 32, 8, 2), Tile(32, 32, 4, 2)),
+    },
+    "grad_kv": {
+        64: (Tile(32, 64, 8, 2), Tile(64, 128, 8, 2), Tile(64, 64, 4, 2)),
+        128: (Tile(32, 64, 8, 2), Tile(32, 128, 8, 2), Tile(64, 64, 8, 2)),
+        256: (Tile(32, 32, 8, 2), Tile(32, 64, 8, 2)),
+    },
+}
+# True float32 products have no tensor core: each thread holds whole rows of both operands in its registers.
+FLOAT = {
+    "online": {
+        64: (Tile(32, 32, 4, 2), Tile(64, 32, 8, 2)),
+        128: (Tile(32, 32, 8, 2), Tile(16, 32, 4, 2)),
+        256: (Tile(16, 16, 8, 2),),
+    },
+    "grad_q": {64: (Tile(32, 32, 8, 2),), 128: (Tile(16, 16, 4, 2),), 256: (Tile(16, 16, 8, 2),)},
+    "grad_kv": {64: (Tile(32, 32, 8, 2),), 128: (Tile(16, 16, 8, 2),), 256: (Tile(16, 16, 8, 2),)},
+}
+# The interpreter knows no speed of a tile; small and unequal ones meet several blocks and their edges soon.
+INTERPRETER = {"online": Tile(64, 32, 1, 1), "grad_q": Tile(64, 32, 1, 1), "grad_kv": Tile(32, 64, 1, 1)}
+
+
+def tiles(architecture: str, backend: str, dtype: torch.dtype, dim: int) -> Tiles:
+    """What "online_triton" or "two_pass_triton" ships with; `dim` is the larger of head_dim and value_dim.
+
+    Raises ValueError for a backend that is neither, and what `candidates` raises.
+    """
+    forward = {"online_triton": "online", "two_pass_triton": "two_pass"}.get(backend)
+    if forward is None:
+        raise ValueError(f"backend is {backend!r}; wanted online_triton or two_pass_triton")
+    return Tiles(*(candidates(architecture, kernel, dtype, dim)[0] for kernel in (forward, "grad_q", "grad_kv")))
+
+
+def candidates(architecture: str, kernel: str, dtype: torch.dtype, dim: int) -> tuple[Tile, ...]:
+    """What is tried for a kernel on a GPU, the tile it ships with first.
+
+    Raises ValueError for a kernel, an architecture or a head dim that the table does not have.
+    """
+    if kernel not in KERNELS:
+        raise ValueError(f"kernel is {kernel!r}; wanted one of {', '.join(KERNELS)}")
+    shared = "online" if kernel == "two_pass" else kernel
+    if architecture == "interpreter":
+        return (INTERPRETER[shared],)
+    _nearest(architecture)  # one table for all of them so far
+    table = (FLOAT if dtype == torch.float32 else HALF)[shared]
+    widths = [width for width in table if dim <= width]
+    if not widths:
+        raise ValueError(f"head dim is {dim}; wanted at most {max(table)}")
+    return table[min(widths)]
+
+
+def _nearest(architecture: str) -> str:
+    """The newest architecture of the table that is no newer than that one, of the same vendor; else its oldest.
+
+    An instruction set only grows, shared memory does not: where a tile does not fit, Triton says so when it is
+    launched, as on sm_86 and sm_120, which have 99 KiB.
+    """
+    vendor, number = _vendor_and_number(architecture)
+    known = sorted(_vendor_and_number(name) for name in ARCHITECTURES)
+    older = [known_number for known_vendor, known_number in known if known_vendor == vendor and known_number <= number]
+    oldest = [known_number for known_vendor, known_number in known if known_vendor == vendor]
+    chosen = (older[-1:] or oldest[:1])[0]
+    return next(name for name in ARCHITECTURES if _vendor_and_number(name) == (vendor, chosen))
+
+
+def _vendor_and_number(architecture: str) -> tuple[str, int]:
+    for vendor, base in (("sm_", 10), ("gfx", 16)):
+        if architecture.startswith(vendor):
+            return vendor, int(architecture.removeprefix(vendor), base)
+    raise ValueError(f"architecture is {architecture!r}; wanted sm_NN, gfxNNN or interpreter")
