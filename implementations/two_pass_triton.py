@@ -18,7 +18,7 @@ from implementations._triton_attention import attend_fused
 from implementations._triton_attention import cannot_run as cannot_run
 from implementations.fused_qkv import project as project
 
-FACTS = Facts(scores=torch.float32, sums=torch.float32, masked_nonfinite="leaks", deterministic=True)
+FACTS = Facts(scores=torch.float32, sums=torch.float32, masked_nonfinite="leaks", deterministic=True, memory="linear")
 
 
 def attend(

@@ -29,6 +29,30 @@ def test_the_order_of_the_keys_does_not_matter(subject: Subject, problem: Proble
 
 
 @claim(
+    problems(keys=st.integers(2, 160)),
+    Problem(queries=2, keys=2),
+    Problem(queries=2, keys=130, dim=8, scores="rising"),
+    Problem(queries=33, keys=65, dim=8, causal=True),
+    calls=2,
+)
+def test_two_halves_of_the_keys_merge_to_the_whole(subject: Subject, problem: Problem) -> None:
+    """O_i = a_i O_i' + (1 - a_i) O_i'', over the first keys and over the others; a_i is the weight of the first."""
+    q, k, v, mask = problem.tensors()
+    exact = subject.exact(problem, q, k, v, mask)
+    cut = problem.keys // 2
+    merged, allowed = torch.zeros_like(exact.output), subject.budget(problem, q, k, v, exact)
+    for keys in (slice(0, cut), slice(cut, None)):
+        share = exact.weights[..., keys].sum(dim=-1, keepdim=True)
+        half = replace(problem, causal=False)
+        inputs = q, k[:, :, keys], v[:, :, keys]
+        seen = exact.visible[..., keys]
+        merged += share * subject.attend(*inputs, mask=seen, scale=problem.scale)
+        allowed = allowed + share * subject.budget(half, *inputs, subject.exact(half, *inputs, seen))
+    whole = subject.attend(q, k, v, **problem.options(mask))
+    subject.compare(problem, "output merged from two halves", merged, whole.double(), allowed)
+
+
+@claim(
     problems(queries=st.integers(2, 160)),
     Problem(queries=2, keys=2, causal=True),
     Problem(queries=66, keys=66, dim=8, causal=True),

@@ -16,9 +16,9 @@ MUTANTS = (
     Mutant(
         name="launch_beyond_the_grid_not_raised",
         base="online_triton",
-        file="online_triton.py",
-        old="kernel[(programs,)](",
-        new="kernel[(min(programs, 256),)](",
+        file="_triton_launch.py",
+        old="kernel[grid](",
+        new="kernel[lambda chosen: (min(grid(chosen)[0], 256),)](",
         report="flashinfer-ai/flashinfer#3125, SandAI-org/MagiAttention#40",
         killed_by="test_nothing_ends_where_a_counter_does",
         why="what a grid does not hold, here 256 programs, is not run, and nobody is told",
@@ -26,7 +26,7 @@ MUTANTS = (
     Mutant(
         name="offsets_in_32_bits",
         base="online_triton",
-        file="_online_triton_kernels.py",
+        file="_triton_kernels.py",
         old="origin = view.data + batch * view.stride[0]",
         new="origin = view.data + batch * view.stride[0] % 4294967296",
         report="pytorch/pytorch#190857, vllm-project/vllm#50427, Dao-AILab/flash-attention#1500",
@@ -60,7 +60,7 @@ MUTANTS = (
     Mutant(
         name="supported_head_dims_inverted",
         base="online_triton",
-        file="online_triton.py",
+        file="_triton_attention.py",
         old="if max(q.shape[3], v.shape[3]) > MAX_HEAD_DIM:",
         new="if max(q.shape[3], v.shape[3]) <= MAX_HEAD_DIM:",
         report="facebookincubator/AITemplate#87",
