@@ -6,18 +6,24 @@ import sys
 import warnings
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from hypothesis import settings
+from hypothesis.errors import UnsatisfiedAssumption
 from torch import Tensor
 
 import implementations
 from implementations import Backend
 from verification import budget, oracle
+from verification.claims import PATIENCE
 from verification.judge import Subject, assert_same_bits
 from verification.problems import DTYPES, LAYOUTS, MASKS, SCORES, Problem
 from verification.test_agreement import test_the_output_agrees_with_the_formula as agreement
 from verification.test_calls import test_a_call_leaves_no_trace as no_trace
+from verification.test_calls import test_the_output_does_not_depend_on_who_wants_gradients as wants_gradients
+from verification.test_causality import test_the_future_does_not_reach_the_past as future
 from verification.test_gradients import test_the_gradients_agree_with_the_formula as gradients
 
 eager = implementations.load("eager")
@@ -60,6 +66,16 @@ GARBAGE = {
 }
 
 
+def sees_one_key_too_many(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
+    triangle = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool).tril(k.shape[2] - q.shape[2] + 1)
+    return eager.attend(q, k, v, **options | {"causal": False, "mask": triangle})
+
+
+def test_a_leak_is_named() -> None:
+    with pytest.raises(AssertionError, match=r"query 0 of sample 0, head 0 sees key 1"):
+        future.check(subject(sees_one_key_too_many), Problem(queries=2, keys=2, causal=True))
+
+
 def subject(attend: object) -> Subject:
     return Subject(replace(eager, attend=attend))  # type: ignore[arg-type]
 
@@ -76,6 +92,35 @@ def test_a_gradient_that_is_dropped_or_doubled_is_rejected() -> None:
         gradients.check(subject(lambda q, k, v, **o: eager.attend(q, k, v, **o).detach()), PLAIN)
     with pytest.raises(AssertionError, match="wrong gradient of K"):
         gradients.check(subject(lambda q, k, v, **o: eager.attend(q, 2 * k - k.detach(), v, **o)), PLAIN)
+
+
+class OnlyForward(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: object, q: Tensor, k: Tensor, v: Tensor, options: dict[str, object]) -> Tensor:
+        return eager.attend(q, k, v, **options)  # type: ignore[arg-type]
+
+    @staticmethod
+    def backward(ctx: object, *grads: Tensor) -> Tensor:
+        raise NotImplementedError("no gradients yet")
+
+
+def test_a_refusal_in_the_backward_pass_is_a_refusal() -> None:
+    judged = subject(lambda q, k, v, **options: OnlyForward.apply(q, k, v, options))
+    with pytest.raises(UnsatisfiedAssumption):
+        gradients.check(judged, PLAIN)
+    assert judged.evidence.refusals == {"no gradients yet": 1}
+    wants_gradients.check(judged, PLAIN)  # its output is judged all the same
+
+
+def test_what_refuses_everything_is_not_asked_for_ever() -> None:
+    def refuses(*tensors: Tensor, **options: object) -> Tensor:
+        raise NotImplementedError("not today")
+
+    judged = subject(refuses)
+    with pytest.raises(UnsatisfiedAssumption):
+        agreement(judged)
+    asked, most = sum(judged.evidence.refusals.values()), settings().max_examples
+    assert most < asked < 2 * PATIENCE * most
 
 
 def test_the_gradient_that_is_handed_in_is_nowhere_zero() -> None:
@@ -236,11 +281,11 @@ def {name}(q, k, v, **options):
     ids=["crash", "hang"],
 )
 def test_isolated_a_crash_or_a_hang_costs_one_property(tmp_path: Path, fault: str, told: str) -> None:
-    file, results = tmp_path / "mine.py", tmp_path / "found.json"
+    file, results, junit = (tmp_path / name for name in ("mine.py", "found.json", "junit.xml"))
     file.write_text(CRASHES.format(name="attend", fault=fault))
     ran = verify(
         *("-k=lower_right or state_dict", "--backend", f"{file}:attend"),
-        *("--isolate", "--timeout", "10", "--results", str(results)),
+        *("--isolate", "--timeout", "10", "--results", str(results), "--junitxml", str(junit)),
     )
     assert ran.returncode == 1
     found = {result["property"]: result for result in json.loads(results.read_text())["results"]}
@@ -248,6 +293,8 @@ def test_isolated_a_crash_or_a_hang_costs_one_property(tmp_path: Path, fault: st
     crashed = found["test_the_causal_flag_is_the_lower_right_triangle"]
     assert crashed["outcome"] == "fail"
     assert told in crashed["reason"]
+    assert 'tests="2"' in junit.read_text()
+    assert "test_the_causal_flag_is_the_lower_right_triangle" in junit.read_text()
 
 
 def replaces_softmax(q: Tensor, k: Tensor, v: Tensor, **options: object) -> Tensor:
