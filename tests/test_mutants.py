@@ -107,7 +107,7 @@ def test_the_kill_matrix_says_who_killed_whom() -> None:
     mutant = next(mutant for mutant in FAULTY if mutant.name == "scale_argument_ignored")
     names = ["test_rows_sum_to_one", "test_the_scale_is_part_of_the_query"]
     seen: list[str] = []
-    matrix = kill_matrix([mutant], {name: properties()[name] for name in names}, lambda row: seen.append(row["name"]))
+    matrix = kill_matrix([mutant], names, lambda row: seen.append(row["name"]))
     assert seen == [mutant.name]
     assert matrix["properties"] == names
     assert matrix["mutants"][0] | {"why": ""} == {

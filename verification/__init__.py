@@ -2,6 +2,9 @@
 
 import os
 
+# torch's profiler, which measures memory on a CPU, writes a line for each of its starts otherwise. Read when torch is.
+os.environ.setdefault("KINETO_LOG_LEVEL", "99")
+
 import torch
 
 if not torch.cuda.is_available():

@@ -100,7 +100,7 @@ def test_how_extra_memory_grows_with_the_sequence(subject: Subject, stage: str) 
 
 
 def _extra_bytes(subject: Subject, stage: str, length: int) -> int:
-    problem = Problem(heads=2, kv_heads=2, queries=length, keys=length, dim=8, device=str(subject.device))
+    problem = Problem(queries=length, keys=length, dim=8, device=str(subject.device))
     q, k, v, _ = problem.tensors()
     if stage != "backward":
         # A mask over the keys alone: written out for every query it would be quadratic.

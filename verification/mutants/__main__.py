@@ -8,8 +8,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-import torch
-
 # Also on a machine with a GPU: the mutants of the Triton kernels are made for the tiles of the interpreter.
 os.environ.setdefault("TRITON_INTERPRET", "1")
 
@@ -24,7 +22,6 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", choices=known, metavar="NAME", help="these mutants; without it: all")
     parser.add_argument("--out", type=Path, default=Path("reports/data/kill-matrix.json"), help="default: %(default)s")
     asked = parser.parse_args()
-    torch.set_num_threads(1)  # the problems are small: threads would wait for one another
     chosen = [known[name] for name in asked.only or known]
     count = itertools.count(1)
     started = time.perf_counter()
@@ -39,7 +36,7 @@ def main() -> None:
         elapsed = time.perf_counter() - started
         print(f"{next(count):4} of {len(chosen)}  {elapsed:5.0f} s  {row['name']}: {told}", flush=True)
 
-    matrix = kill_matrix(chosen, properties(), progress)
+    matrix = kill_matrix(chosen, list(properties()), progress, os.cpu_count() or 1)
     for name in matrix["kills_nothing"]:
         print(f"kills nothing: {name}")
     asked.out.parent.mkdir(parents=True, exist_ok=True)

@@ -1,6 +1,9 @@
 """The kill matrix: every property over every mutant."""
 
-from collections.abc import Callable, Mapping, Sequence
+import functools
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from multiprocessing import get_context
 from typing import Any
 
 import torch
@@ -8,38 +11,31 @@ from hypothesis.errors import Flaky, Unsatisfiable, UnsatisfiedAssumption
 
 from verification.judge import Subject
 from verification.mutants import MUTANTS, Mutant, subject_of
-from verification.mutants.properties import Property, first_counterexample
+from verification.mutants.properties import Property, first_counterexample, properties
 from verification.provenance import provenance
 
 
 def kill_matrix(
-    mutants: Sequence[Mutant], properties: Mapping[str, Property], progress: Callable[[dict[str, Any]], None]
+    mutants: Sequence[Mutant],
+    names: Sequence[str],
+    progress: Callable[[dict[str, Any]], None],
+    processes: int = 1,
 ) -> dict[str, Any]:
-    """A JSON object; `progress` is called with the row of each mutant as soon as that is known.
+    """A JSON object for these mutants and the properties of these names; so many mutants are judged side by side.
+
+    `progress` is called with the row of each mutant as soon as that is known.
 
     killed_by       properties that the mutant broke: an assertion failed
     crashed         properties under which it raised something else, which no property claims
     only_killer_of  mutants that one property alone kills; only properties with such a mutant
     kills_nothing   properties that kill no mutant
     """
-    kinds = {mutant.name: kind for kind, those in MUTANTS.items() for mutant in those}
-    rows: list[dict[str, Any]] = []
-    with first_counterexample():
-        for mutant in mutants:
-            # Loaded anew for each property, so that what one left behind in a mutant does not decide another.
-            outcomes = {name: _outcome(test, subject_of(mutant)) for name, test in properties.items()}
-            row = {
-                "name": mutant.name,
-                "base": mutant.base,
-                "kind": kinds[mutant.name],
-                "report": mutant.report,
-                "why": mutant.why,
-                "named": mutant.killed_by,
-                "killed_by": [name for name, outcome in outcomes.items() if outcome == "killed"],
-                "crashed": [name for name, outcome in outcomes.items() if outcome == "crashed"],
-            }
-            rows.append(row)
-            progress(row)
+    judge = functools.partial(_row, names=tuple(names))
+    with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
+        waiting = [pool.submit(judge, mutant) for mutant in mutants]
+        for done in as_completed(waiting):
+            progress(done.result())
+    rows = [done.result() for done in waiting]
     alone: dict[str, list[str]] = {}
     for row in rows:
         if len(row["killed_by"]) == 1:
@@ -49,10 +45,27 @@ def kill_matrix(
         "schema": 1,
         "kind": "kill-matrix",
         "provenance": provenance(torch.device("cpu")),
-        "properties": list(properties),
+        "properties": list(names),
         "mutants": rows,
         "only_killer_of": alone,
-        "kills_nothing": [name for name in properties if name not in killers],
+        "kills_nothing": [name for name in names if name not in killers],
+    }
+
+
+def _row(mutant: Mutant, names: Sequence[str]) -> dict[str, Any]:
+    torch.set_num_threads(1)  # the problems are small: threads would wait for one another
+    with first_counterexample():
+        # Loaded anew for each property, so that what one left behind in a mutant does not decide another.
+        outcomes = {name: _outcome(properties()[name], subject_of(mutant)) for name in names}
+    return {
+        "name": mutant.name,
+        "base": mutant.base,
+        "kind": next(kind for kind, those in MUTANTS.items() if mutant in those),
+        "report": mutant.report,
+        "why": mutant.why,
+        "named": mutant.killed_by,
+        "killed_by": [name for name, outcome in outcomes.items() if outcome == "killed"],
+        "crashed": [name for name, outcome in outcomes.items() if outcome == "crashed"],
     }
 
 
