@@ -233,6 +233,7 @@ def test_a_users_function_passes_and_broken_fails_with_a_minimal_counterexample(
     ran = verify(chosen, "--backend", f"{file}:wrong")
     assert ran.returncode == 1, ran.stdout + ran.stderr
     assert "problem=Problem(keys=2, causal=True)" in ran.stdout
+    assert "FAIL: mine.py:wrong: the output agrees with the formula: Problem(keys=2, causal=True)" in ran.stdout
 
     snippet = ran.stdout[ran.stdout.index("from verification.judge") :]
     lines = [line.removeprefix("E   ") for line in snippet.splitlines()[:4]]

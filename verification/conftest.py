@@ -6,6 +6,7 @@ a subject refuses every problem of a property, that property is skipped with the
 
 import json
 import os
+import re
 import time
 from collections.abc import Generator
 from dataclasses import asdict, dataclass, field
@@ -138,6 +139,8 @@ class _Findings:
         terminalreporter.section("attention", sep="=")
         for line in _table(self.claims, self.results):
             terminalreporter.write_line(line)
+        for line in _reasons(self.claims, self.results):
+            terminalreporter.write_line(line)
         for backend, reason in selection.left_out(self.config).items():
             terminalreporter.write_line(f"left out: {backend}: {reason}")
 
@@ -191,6 +194,22 @@ def _table(claims: dict[str, dict[str, str]], results: list[dict[str, Any]]) -> 
         told = f"worst error / budget, {dtype}"
         lines.append(f"{told:<{width}}" + "".join(f"  {r:>{c}}" for r, c in zip(row, columns, strict=True)))
     return lines
+
+
+def _reasons(claims: dict[str, dict[str, str]], results: list[dict[str, Any]]) -> list[str]:
+    """A line for each failure, with its smallest problem, and for each reason of a refusal or of what was stated."""
+    lines: list[str] = []
+    for result in results:
+        if result["outcome"] == "fail":
+            smallest = re.findall(r"Problem\(.*\)(?=,?$)", result["counterexample"] or "", flags=re.MULTILINE)
+            told = smallest[0] if smallest else result["reason"]
+            lines.append(f"FAIL: {_short(result['backend'])}: {claims[result['property']]['title']}: {told}")
+    told_of: dict[tuple[str, str], list[str]] = {}
+    for result in results:
+        if result["outcome"] in ("refused", "stated"):
+            told_of.setdefault((result["outcome"], result["reason"]), []).append(_short(result["backend"]))
+    lines += [f"{outcome}: {', '.join(dict.fromkeys(told))}: {reason}" for (outcome, reason), told in told_of.items()]
+    return ["", *lines] if lines else []
 
 
 def _short(backend: str) -> str:
