@@ -4,10 +4,12 @@ import argparse
 import sys
 from pathlib import Path
 
-from reports import history, load, summary
+from reports import history, load
 from reports.asv_results import load_asv
-from reports.load import ResultFileError
+from reports.compiled import load_statics
+from reports.kills import load_kill_matrices
 from reports.page import Inputs, render
+from reports.result_file import ResultFileError
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -18,6 +20,8 @@ def main(arguments: list[str] | None = None) -> int:
         inputs = Inputs(
             load.load_verifications(options.data),
             load.load_sweeps(options.data),
+            load_kill_matrices(options.data),
+            load_statics(options.data),
             load_asv(options.asv),
             options.asv,
             history.first_parents(ROOT),
@@ -25,10 +29,8 @@ def main(arguments: list[str] | None = None) -> int:
     except ResultFileError as error:
         print(f"reports: {error}", file=sys.stderr)
         return 1
-    if len(inputs.missing) == 3:
-        commands = ", ".join(
-            f"`{command}`" for command in (summary.MAKE_VERIFICATION, summary.MAKE_SWEEP, summary.MAKE_HISTORY)
-        )
+    if inputs.empty:
+        commands = ", ".join(f"`{absent.command}`" for absent in inputs.missing)
         print(
             f"reports: no results in {options.data} or {options.asv}; make some with {commands}",
             file=sys.stderr,
@@ -50,9 +52,11 @@ def _found(inputs: Inputs) -> list[str]:
         f"on {one.provenance.device_name}"
         for one in inputs.sweeps
     ]
+    lines += [f"{one.path}: {len(one.mutants)} faulty backends" for one in inputs.kill_matrices]
+    lines += [f"{one.path}: {len(one.kernels)} compiled kernels" for one in inputs.statics]
     if inputs.asv:
         lines.append(f"{inputs.asv_folder}: {inputs.asv.rows['commit'].nunique()} commits")
-    return lines + [f"{absent.what}: run `{absent.command}`" for absent in inputs.missing]
+    return lines + [f"no {absent.what}: run `{absent.command}`" for absent in inputs.missing]
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -62,7 +66,7 @@ def _parser() -> argparse.ArgumentParser:
         type=Path,
         default=ROOT / "reports" / "data",
         metavar="DIR",
-        help="verification*.json and sweep*.json (default: reports/data)",
+        help="verification*.json, sweep*.json, kill-matrix*.json and static*.json (default: reports/data)",
     )
     parser.add_argument(
         "--asv",

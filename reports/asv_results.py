@@ -10,7 +10,7 @@ from typing import Any
 
 import pandas as pd
 
-from reports.load import ResultFileError, read_json
+from reports.result_file import ResultFileError, read_json
 
 SECONDS = ("s", "seconds")
 COLUMNS = (

@@ -15,9 +15,9 @@ import pandas as pd
 from reports import formats, frames
 from reports.frames import unique, where
 from reports.measures import BASELINE, ERROR, LATENCY, MEMORY, SPEEDUP, THROUGHPUT, Measure
+from reports.plot import Spec
 from reports.styles import Style
 
-Spec = dict[str, Any]
 LINES, LIMIT, CHANGES = "lines", "limit", "changes"  # names of the data in a specification
 
 
@@ -40,11 +40,9 @@ class Axis:
         return alt.Axis(values=self.ticks, labelExpr=label, title=None, **options)
 
 
-def over_length(rows: pd.DataFrame, measure: Measure, styles: dict[str, Style], height: int) -> Spec | None:
-    """One measure of one panel and stage against sequence length; None where no row has it."""
+def over_length(rows: pd.DataFrame, measure: Measure, styles: dict[str, Style], height: int) -> Spec:
+    """One measure of one panel and stage against sequence length, for the rows that have it."""
     drawn = where(rows, rows[measure.key].notna())
-    if drawn.empty:
-        return None
     lengths = sorted(unique(rows, "seq_len"))
     records = []
     for row in frames.records(drawn):
@@ -81,11 +79,9 @@ def over_commits(
     subjects: dict[str, str],
     styles: dict[str, Style],
     height: int,
-) -> Spec | None:
-    """Latency of one benchmark against commit order, a ring round each change; None without any time."""
+) -> Spec:
+    """Latency of one benchmark against commit order, a ring round each change."""
     drawn = where(rows, rows["seconds"].notna())
-    if drawn.empty:
-        return None
     setups = unique(drawn, "setup")
     records = [
         {
@@ -99,7 +95,7 @@ def over_commits(
             "Commit": formats.commit(row["commit"]),
             "Subject": subjects.get(row["commit"], "not known here"),
             "Latency": formats.seconds(row["seconds"]),
-            "Change": change_text(row["verdict"], row["ratio"]) or "none",
+            "Change": formats.change(row["verdict"], row["ratio"]) or "none",
             "changed": row["verdict"] != "",
         }
         for row in frames.records(drawn)
@@ -120,12 +116,6 @@ def over_commits(
     )
     changes = [record for record in records if record["changed"]]
     return _finish([*layers, rings], height, {LINES: records, CHANGES: changes})
-
-
-def change_text(verdict: str, ratio: float) -> str:
-    if not verdict:
-        return ""
-    return f"{formats.ratio(ratio if verdict == 'slower' else 1 / ratio)} {verdict}"
 
 
 def _number_runs(records: list[dict[str, Any]], measured: Sequence[float], extra_key: str = "backend") -> None:

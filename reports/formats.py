@@ -39,6 +39,11 @@ def ratio(value: float, number: Number = digits) -> str:
     return f"{number(value)}×"
 
 
+def change(verdict: str, value: float) -> str:
+    """1.20× slower; nothing where there is no verdict."""
+    return f"{ratio(value if verdict == 'slower' else 1 / value)} {verdict}" if verdict else ""
+
+
 def span(text: Callable[[float], str], low: float, high: float) -> str:
     """15.8 to 17.0 ms: the unit once where both ends share it."""
     first, last = text(low), text(high)

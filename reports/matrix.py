@@ -1,15 +1,16 @@
 """The verification as a matrix of properties against backends."""
 
+import math
+import re
 from dataclasses import dataclass
-
-import pandas as pd
 
 from reports import formats
 from reports.frames import records
 from reports.load import Verification
-from reports.verdicts import worst_errors
+from reports.tables import Cell
+from reports.verdicts import ALL_LENGTHS, worst_errors
 
-WORDS = {"pass": "pass", "fail": "FAIL", "refused": "refused", "stated": "stated"}
+WORDS = {"pass": "pass", "fail": "FAIL", "refused": "refused", "stated": "stated", "left out": "left out"}
 
 
 @dataclass(frozen=True)
@@ -52,8 +53,8 @@ class Matrix:
     chapters: list[tuple[str, list[Property]]]
     failures: list[Failure]
     reasons: list[Reason]  # of what was refused or stated
-    dtypes: list[str]
-    worst: list[tuple[str, list[str]]]
+    lengths: list[str]  # of the worst errors: columns
+    worst: list[tuple[str, list[tuple[str, list[Cell]]]]]  # backend, its dtypes, a cell for each length
 
 
 def matrix(verification: Verification, anchor: str) -> Matrix:
@@ -85,17 +86,32 @@ def matrix(verification: Verification, anchor: str) -> Matrix:
                 reasons.setdefault((backend, result["reason"]), []).append(claim["title"])
         chapters.setdefault(claim["chapter"], []).append(Property(claim["title"], claim["claim"], outcomes))
     worst = worst_errors(verification)
+    lengths = sorted({length for errors in worst.values() for length in errors}, key=_by_length)
+    by_backend: dict[str, list[tuple[str, list[Cell]]]] = {}
+    for (backend, dtype), errors in worst.items():
+        by_backend.setdefault(backend, []).append((dtype, [_worst(errors.get(length)) for length in lengths]))
     return Matrix(
         anchor,
         verification,
         list(chapters.items()),
         failures,
         [Reason(backend, reason, titles) for (backend, reason), titles in reasons.items()],
-        [str(dtype) for dtype in worst.columns],
-        [
-            (str(backend), ["not measured" if pd.isna(error) else formats.digits(error) for error in errors])
-            for backend, errors in zip(worst.index, worst.to_numpy(), strict=True)
-        ],
+        lengths,
+        list(by_backend.items()),
+    )
+
+
+def _by_length(name: str) -> tuple[float, ...]:
+    """Sorts 1-16 before 17-64, over 256 behind 65-256, and any length in front."""
+    numbers = [float(number) for number in re.findall(r"\d+", name)]
+    return () if name == ALL_LENGTHS else (*numbers[-1:], len(numbers) == 1)
+
+
+def _worst(error: float | None) -> Cell:
+    if error is None:
+        return Cell("not measured", state="none")
+    return Cell(
+        formats.digits(error) if math.isfinite(error) else "not finite", state="failed" if error > 1 else "number"
     )
 
 

@@ -21,7 +21,10 @@ addEventListener("beforeprint", () => plots.forEach(draw));
 
 function openTarget() {
   const target = location.hash && document.getElementById(location.hash.slice(1));
-  if (target instanceof HTMLDetailsElement) target.open = true;
+  const closed = target && target.closest("details:not([open])");
+  if (!closed) return;
+  closed.open = true;
+  target.scrollIntoView();
 }
 addEventListener("hashchange", openTarget);
 openTarget();

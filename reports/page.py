@@ -7,12 +7,14 @@ from typing import Any
 
 import jinja2
 import pandas as pd
-import vl_convert
 from markupsafe import Markup
 
 from reports import (
+    compiled,
+    drawing,
     formats,
     history,
+    kills,
     matrix,
     measures,
     provenance,
@@ -23,9 +25,11 @@ from reports import (
     verdicts,
 )
 from reports.asv_results import AsvResults
+from reports.compiled import Static
 from reports.frames import groups
+from reports.kills import KillMatrix
 from reports.load import Sweep, Verification
-from reports.selection import Shown, merged_rows, newest_per_device
+from reports.selection import ResultFile, Shown, merged_rows, newest_per_device
 
 HERE = Path(__file__).parent
 
@@ -34,16 +38,24 @@ HERE = Path(__file__).parent
 class Inputs:
     verifications: Sequence[Verification]
     sweeps: Sequence[Sweep]
+    kill_matrices: Sequence[KillMatrix]
+    statics: Sequence[Static]
     asv: AsvResults | None
     asv_folder: Path
     subjects: dict[str, str]  # commit -> subject along the first parents, oldest first
 
     @property
+    def empty(self) -> bool:
+        return not (self.verifications or self.sweeps or self.kill_matrices or self.statics or self.asv)
+
+    @property
     def missing(self) -> list[summary.Missing]:
         absent = (
-            (not self.verifications, "No verification results", summary.MAKE_VERIFICATION),
-            (not self.sweeps, "No sweep results", summary.MAKE_SWEEP),
-            (self.asv is None, "No results over commits", summary.MAKE_HISTORY),
+            (not self.verifications, "verification results", summary.MAKE_VERIFICATION),
+            (not self.sweeps, "sweep results", summary.MAKE_SWEEP),
+            (not self.kill_matrices, "kill matrix", summary.MAKE_KILL_MATRIX),
+            (not self.statics, "compiled kernels", summary.MAKE_STATIC),
+            (self.asv is None, "results over commits", summary.MAKE_HISTORY),
         )
         return [summary.Missing(what, command) for is_absent, what, command in absent if is_absent]
 
@@ -52,10 +64,15 @@ def render(inputs: Inputs) -> str:
     """The page as HTML."""
     verified, older_verifications = newest_per_device(inputs.verifications)
     timed, older_sweeps = newest_per_device(inputs.sweeps)
+    judged, older_kill_matrices = newest_per_device(inputs.kill_matrices)
+    cross_compiled, older_statics = newest_per_device(inputs.statics)
     verifications = [group.newest for group in verified]
+    statics = [group.newest for group in cross_compiled]
     sweeps = [
         (group, _with_measures(group, verifications), f"timed-{index}") for index, group in enumerate(timed, start=1)
     ]
+    head = summary.summary(verifications, sweeps)
+    judge = [kills.judged(group) for group in judged]
     style = styles.styles(_backends(inputs))
     order = history.order_commits(inputs.asv.rows, inputs.subjects) if inputs.asv else None
     environment = jinja2.Environment(
@@ -67,7 +84,8 @@ def render(inputs: Inputs) -> str:
     )
     return environment.get_template("page.html.jinja").render(
         missing=inputs.missing,
-        summary=summary.summary(verifications, sweeps),
+        summary=head,
+        alarms=[*head.alarms, *(alarm for one in judge for alarm in one.alarms)],
         devices=[(group, sections.workloads(group, rows, style, prefix)) for group, rows, prefix in sweeps],
         matrices=[matrix.matrix(one, f"verification-{index}") for index, one in enumerate(verifications, start=1)],
         history=timeline.history(_judged(inputs.asv, order, verifications), order, style)
@@ -75,8 +93,13 @@ def render(inputs: Inputs) -> str:
         else [],
         order=order,
         not_drawn=inputs.asv.not_drawn if inputs.asv else [],
-        origins=_origins(inputs, verifications, timed),
-        older=[*older_verifications, *older_sweeps],
+        judge=judge,
+        compiled=[compiled.compiled(static) for static in statics],
+        origins=_origins(
+            inputs, [*verifications, *statics, *(file for group in [*timed, *judged] for file in group.files)]
+        ),
+        older=[*older_verifications, *older_sweeps, *older_kill_matrices, *older_statics],
+        undrawn=drawing.missing_packages(),
         styles=style,
         formats=formats,
         **_inlined(),
@@ -108,12 +131,12 @@ def _judged(asv: AsvResults, order: history.CommitOrder, verifications: Sequence
     return history.judge(pd.concat(parts), order.commits)
 
 
-def _origins(
-    inputs: Inputs, verifications: Sequence[Verification], timed: Sequence[Shown[Sweep]]
-) -> list[provenance.Origin]:
-    shown = {id(file) for file in verifications} | {id(file) for group in timed for file in group.files}
+def _origins(inputs: Inputs, files: Sequence[ResultFile]) -> list[provenance.Origin]:
+    shown = {id(file) for file in files}
     origins = [provenance.of_verification(file, id(file) in shown) for file in inputs.verifications]
     origins += [provenance.of_sweep(file, id(file) in shown) for file in inputs.sweeps]
+    origins += [provenance.of_kill_matrix(file, id(file) in shown) for file in inputs.kill_matrices]
+    origins += [provenance.of_static(file, id(file) in shown) for file in inputs.statics]
     return origins + list(provenance.of_asv(inputs.asv, inputs.asv_folder) if inputs.asv else [])
 
 
@@ -121,7 +144,7 @@ def _inlined() -> dict[str, Any]:
     """Styles and scripts, so that the page loads nothing."""
     return {
         "css": Markup((HERE / "page.css").read_text(encoding="utf-8")),
-        "script": Markup(vl_convert.javascript_bundle((HERE / "page.js").read_text(encoding="utf-8"))),
+        "script": Markup(drawing.script((HERE / "page.js").read_text(encoding="utf-8"))),
         "light": Markup(styles.palette(styles.LIGHT)),
         "dark": Markup(styles.palette(styles.DARK)),
         "light_page": styles.LIGHT_PAGE,

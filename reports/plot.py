@@ -1,9 +1,11 @@
 """A chart together with its numbers."""
 
 from dataclasses import dataclass
+from typing import Any
 
-from reports.charts import Spec
 from reports.tables import Table
+
+Spec = dict[str, Any]  # of Vega-Lite
 
 LARGE, SMALL = 250, 190  # heights in pixels
 
@@ -12,6 +14,6 @@ LARGE, SMALL = 250, 190  # heights in pixels
 class Plot:
     title: str
     better: str
-    spec: Spec
+    spec: Spec | None  # None where no chart can be drawn here
     height: int
     table: Table

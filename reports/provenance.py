@@ -5,8 +5,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from reports.asv_results import AsvResults
+from reports.compiled import Static
 from reports.frames import groups, having, unique
-from reports.load import Provenance, Sweep, Verification
+from reports.kills import KillMatrix
+from reports.load import Sweep, Verification
+from reports.result_file import Provenance
 
 FLOPS = (
     "forward 4 · batch · heads · queries · keys · head dim over live pairs only (half for square causal), "
@@ -47,6 +50,15 @@ def of_sweep(file: Sweep, shown: bool) -> Origin:
         ("Took", f"{file.duration_s:.0f} s"),
     ]
     return Origin(file.path.name, shown, facts)
+
+
+def of_kill_matrix(file: KillMatrix, shown: bool) -> Origin:
+    holds = f"{len(file.mutants)} faulty backends, {len(file.properties)} properties"
+    return Origin(file.path.name, shown, [("Holds", holds), *_facts(file.provenance)])
+
+
+def of_static(file: Static, shown: bool) -> Origin:
+    return Origin(file.path.name, shown, [("Holds", f"{len(file.kernels)} kernels"), *_facts(file.provenance)])
 
 
 def of_asv(results: AsvResults, folder: Path) -> Iterable[Origin]:

@@ -4,11 +4,12 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from reports import charts, formats, tables
+from reports import drawing, formats, tables
 from reports.frames import groups, having, records, unique
-from reports.load import Provenance, Sweep
+from reports.load import Sweep
 from reports.measures import LATENCY, MEASURES, STAGES, THROUGHPUT, panels
 from reports.plot import LARGE, SMALL, Plot
+from reports.result_file import Provenance
 from reports.selection import Shown
 from reports.styles import Style
 
@@ -88,10 +89,10 @@ def _stage(stage: str, rows: pd.DataFrame, styles: dict[str, Style], where: str)
     plots, without = [], []
     for measure in MEASURES:
         height = LARGE if measure in (LATENCY, THROUGHPUT) else SMALL
-        spec = charts.over_length(rows, measure, styles, height)
-        if spec is None:
+        if rows.dropna(subset=[measure.key]).empty:
             without.append(measure.title)
             continue
+        spec = drawing.over_length(rows, measure, styles, height)
         table = tables.over_length(rows, measure, backends, where)
         plots.append(Plot(measure.title, measure.better, spec, height, table))
     values = [measure.key for measure in MEASURES]

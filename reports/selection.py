@@ -6,7 +6,8 @@ from typing import Generic, Protocol, TypeVar
 
 import pandas as pd
 
-from reports.load import Provenance, Sweep
+from reports.load import Sweep
+from reports.result_file import Provenance
 
 # What makes two rows of a sweep the same measurement.
 ROW_KEY = (

@@ -8,14 +8,17 @@ import pandas as pd
 
 from reports import formats
 from reports.frames import groups, unique, where
-from reports.load import Provenance, Sweep, Verification
+from reports.load import Sweep, Verification
 from reports.measures import STAGES, Fastest, fastest, panels
+from reports.result_file import Provenance
 from reports.sections import panel_title
 from reports.selection import Shown
 from reports.verdicts import Standing, failures_at, standings, verified_at
 
 MAKE_VERIFICATION = "pytest verification/ --results reports/data/verification.json"
 MAKE_SWEEP = "python -m benchmarks"
+MAKE_KILL_MATRIX = "python -m verification.mutants"
+MAKE_STATIC = "python -m verification.static --json reports/data/static.json"
 MAKE_HISTORY = "asv run"
 
 # Status of a row that means the backend is at fault, and how that is said.
@@ -34,6 +37,10 @@ class Verdicts:
 
     provenance: Provenance
     standings: list[tuple[Standing, str]]
+
+    @property
+    def left_out(self) -> bool:
+        return any(standing.counts["left out"] for standing, _ in self.standings)
 
 
 @dataclass(frozen=True)
@@ -106,6 +113,7 @@ def _verified_sentence(verdicts: Verdicts) -> str:
     for verdict, one, many in (
         ("fails", "fails", "fail"),
         ("broken", "breaks on a timed workload", "break on timed workloads"),
+        ("in part", "is verified in part", "are verified in part"),
         ("refuses", "refuses every problem", "refuse every problem"),
         ("not verified", "was not run", "were not run"),
     ):

@@ -7,7 +7,6 @@ from typing import Any
 import pandas as pd
 
 from reports import formats
-from reports.charts import change_text
 from reports.frames import groups, having, records, unique, where
 from reports.measures import Measure
 
@@ -129,5 +128,5 @@ def _commit_cell(row: dict[str, Any], reasons: list[str]) -> Cell:
     if row["repeat"] > 0:
         details.append(f"{row['repeat']:.0f} samples")
     if row["verdict"]:
-        details.append(change_text(row["verdict"], row["ratio"]))
+        details.append(formats.change(row["verdict"], row["ratio"]))
     return Cell(formats.seconds(row["seconds"]), tuple(details))

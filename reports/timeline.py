@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import pandas as pd
 
-from reports import charts, formats, tables
+from reports import drawing, formats, tables
 from reports.frames import groups, records, unique, where
 from reports.history import CommitOrder
 from reports.plot import SMALL, Plot
@@ -45,9 +45,9 @@ def history(judged: pd.DataFrame, order: CommitOrder, styles: dict[str, Style]) 
         line = HistoryLine(f"{machine}, {env}", backends, list(_changes(rows, order)))
         many = len(rows.drop_duplicates(["benchmark", "case"])) > SHOWN_AT_ONCE
         for (benchmark, case), cells in groups(rows, ["benchmark", "case"]):
-            spec = charts.over_commits(cells, order.commits, order.subjects, styles, SMALL)
-            if spec is None:
+            if cells.dropna(subset=["seconds"]).empty:
                 continue
+            spec = drawing.over_commits(cells, order.commits, order.subjects, styles, SMALL)
             title = f"{benchmark}, {case}" if case else benchmark
             caption = f"Latency by commit ({title}): median, 99 % interval, samples"
             table = tables.over_commits(cells, order.commits, order.subjects, backends, caption)
@@ -68,6 +68,6 @@ def _changes(rows: pd.DataFrame, order: CommitOrder) -> Iterator[Change]:
             row["case"],
             row["backend"],
             row["verdict"],
-            charts.change_text(row["verdict"], row["ratio"]),
+            formats.change(row["verdict"], row["ratio"]),
             f"{formats.seconds(before)} to {formats.seconds(row['seconds'])}",
         )

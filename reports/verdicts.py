@@ -1,13 +1,16 @@
 """What the verification says of each backend, and what follows for its speed: no speed beside a failure."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pandas as pd
 
-from reports.frames import having
-from reports.load import OUTCOMES, Provenance, Verification
+from reports.frames import having, records
+from reports.load import OUTCOMES, Verification
+from reports.result_file import Provenance
 
+ALL_LENGTHS = "any length"
 SPEED_COLUMNS = ["median_s", "q25_s", "q75_s", "extra_bytes"]
 
 
@@ -23,6 +26,8 @@ class Standing:
     def verdict(self) -> str:
         if self.failing:
             return "fails"
+        if self.counts["left out"]:
+            return "in part"
         if self.counts["pass"] + self.counts["stated"]:
             return "verified"
         return "refuses" if self.counts["refused"] else "not verified"
@@ -76,20 +81,21 @@ def withhold(rows: pd.DataFrame, failures: dict[str, str]) -> pd.DataFrame:
     return kept
 
 
-def worst_errors(verification: Verification) -> pd.DataFrame:
-    """Worst error over budget: a row a backend, a column a dtype, over all properties that measure one."""
-    worst = [
-        {"backend": backend, "dtype": dtype, "error": float(value)}
-        for backend, errors in zip(verification.results["backend"], verification.results["worst"], strict=True)
-        for dtype, value in errors.items()
-        if value is not None
-    ]
-    if not worst:
-        return pd.DataFrame()
-    table = pd.DataFrame.from_records(worst).pivot_table(
-        index="backend", columns="dtype", values="error", aggfunc="max"
-    )
-    return table.reindex([backend for backend in verification.backends if backend in table.index])
+def worst_errors(verification: Verification) -> dict[tuple[str, str], dict[str, float]]:
+    """Worst error over budget of each backend and dtype over all properties that measure one: by length, and of all."""
+    worst: dict[tuple[str, str], dict[str, float]] = {}
+    for result in records(verification.results):
+        for dtype, of_all in result["worst"].items():
+            errors = {ALL_LENGTHS: of_all} | result["worst_by_length"].get(dtype, {})
+            known = worst.setdefault((result["backend"], dtype), {})
+            for length, error in errors.items():
+                # An error that is not finite has no number in JSON.
+                known[length] = max(math.inf if error is None else error, known.get(length, 0.0))
+    return {
+        (backend, dtype): worst[backend, dtype]
+        for backend in verification.backends
+        for dtype in sorted(dtype for name, dtype in worst if name == backend)
+    }
 
 
 def _at(verifications: Sequence[Verification], commit: str | None) -> list[Verification]:

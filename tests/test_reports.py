@@ -72,6 +72,57 @@ def verification(**outcomes: str) -> dict:
     }
 
 
+def kill_matrix(*killed_by: list[str]) -> dict:
+    """One faulty backend for each list of properties that reject it; the first property is named for all of them."""
+    return {
+        "schema": 1,
+        "kind": "kill-matrix",
+        "provenance": provenance(),
+        "properties": ["test_rows_sum_to_one", "test_a_call_leaves_no_trace", "test_it_is_fast"],
+        "mutants": [
+            {
+                "name": f"mutant_{index}",
+                "base": "online",
+                "kind": "forward",
+                "report": "owner/repo#123, a letter",
+                "why": f"fault {index}",
+                "named": "test_rows_sum_to_one",
+                "killed_by": killers,
+                "crashed": [],
+            }
+            for index, killers in enumerate(killed_by, start=1)
+        ],
+        "only_killer_of": {},
+        "kills_nothing": [],
+    }
+
+
+def static(**changes: Any) -> dict:
+    """Two compiled kernels, the second with these changes."""
+    kernel = {
+        "architecture": "sm_90",
+        "backend": "online_triton",
+        "kernel": "forward",
+        "dtype": "bfloat16",
+        "head_dim": 128,
+        "variant": "causal",
+        "tile": {"queries": 128, "keys": 64, "warps": 8, "stages": 2},
+        "registers": 168,
+        "spill_bytes": 0,
+        "stack_bytes": 0,
+        "shared_bytes": 98304,
+        "shared_limit_bytes": 232448,
+        "tensor_core": {"wgmma": 12},
+        "async_copies": 24,
+        "programs_per_multiprocessor": 1,
+        "limited_by": "registers",
+        "inner_loop_instructions": 412,
+        "instructions_per_key": 6.4,
+        "faults": [],
+    }
+    return {"schema": 1, "kind": "static", "provenance": provenance(), "rows": [kernel, kernel | changes]}
+
+
 def row(backend: str, seq_len: int, seconds: float, **changes: Any) -> dict:
     return {
         "backend": backend,
@@ -170,14 +221,20 @@ def own_text(page: str) -> str:
 
 
 def test_the_page_loads_nothing(make_page: Callable[..., str]):
-    page = make_page(
-        {"verification.json": verification(eager="pass"), "sweep.json": sweep(row("eager", 128, 0.001))},
-        {COMMIT: [0.001, 0.002]},
-    )
-    assert not re.search(r"""(src|href|action)\s*=\s*["']?(https?:)?//""", own_text(page))
+    files = {
+        "verification.json": verification(eager="pass"),
+        "sweep.json": sweep(row("eager", 128, 0.001)),
+        "kill-matrix.json": kill_matrix([]),
+        "static.json": static(),
+    }
+    page = make_page(files, {COMMIT: [0.001, 0.002]})
+    # A link that a reader may follow asks for nothing by itself.
+    without_links = re.sub(r'<a href="https://github.com/[^"]*" rel="noreferrer">', "", own_text(page))
+    assert not re.search(r"""(src|href|action)\s*=\s*["']?(https?:)?//""", without_links)
     assert not re.search(r"@import|url\(|<link|<iframe|<img", own_text(page))
     assert "default-src 'none'" in page
     assert "This chart could not be drawn" in page  # the page's own script, bundled
+    assert "Not on this page" not in page
     # One chart each for latency, TFLOP/s, speed-up, memory, error and history.
     assert len(charts(page)) == page.count("<figure") == 6
 
@@ -287,6 +344,88 @@ def test_hostile_text_stays_text(make_page: Callable[..., str]):
     assert all(chart["layer"] for chart in charts(page))
 
 
+def text_of(page: str) -> str:
+    """What a reader sees, in one line."""
+    return " ".join(re.sub(r"<[^>]*>", "", own_text(page)).split())
+
+
+def test_the_kill_matrix_says_what_is_caught_and_by_what(make_page: Callable[..., str]):
+    one, other = "test_rows_sum_to_one", "test_a_call_leaves_no_trace"
+    page = make_page({"kill-matrix.json": kill_matrix([one], [one, other])})
+    assert "✓ 2 of 2 are rejected, each by the property that was named" in text_of(page)
+    assert "1 of 3 properties reject none of these faults: it is fast." in text_of(page)
+    assert re.search(r"2</td><td>1<small><a href=\"#mutant_1\">", page)  # of 2 rejected, 1 by no other property
+    assert '<a href="https://github.com/owner/repo/issues/123" rel="noreferrer">owner/repo#123</a>, a letter' in page
+
+
+def test_a_fault_that_gets_through_is_an_alarm(make_page: Callable[..., str]):
+    page = make_page({"kill-matrix.json": kill_matrix(["test_rows_sum_to_one"], ["test_a_call_leaves_no_trace"])})
+    assert "The judge does not reject every faulty backend by the property named for it: mutant_2." in page
+    assert "✗ 1 of 2 is not rejected by the property named for it: mutant_2." in text_of(page)
+    assert '<details class="kind" open>' in page
+
+
+def test_a_mutant_that_was_judged_again_counts_as_it_was_judged_last(make_page: Callable[..., str]):
+    again = kill_matrix(["test_rows_sum_to_one"])
+    again["provenance"]["date"] = "2026-11-29T20:00:00Z"
+    page = make_page({"kill-matrix-new.json": again, "kill-matrix-old.json": kill_matrix([], [])})
+    assert "✗ 1 of 2 is not rejected by the property named for it: mutant_2." in text_of(page)
+
+
+def test_compiled_kernels_with_a_fault_stand_apart(make_page: Callable[..., str]):
+    page = make_page({"static.json": static(stack_bytes=8, faults=["8 bytes of stack"], registers=None)})
+    assert "2 kernels, ✗ 1 with a fault: 8 bytes of stack." in text_of(page)
+    assert "not speeds" in text_of(page)
+    assert page.index("✗ 8 bytes of stack") < page.index("1 kernels without a fault")
+    assert '<td class="num none">not known</td><td class="num number">0</td><td class="num number">8 B</td>' in page
+    assert "96 KiB<small>of 227 KiB</small>" in page
+
+
+def test_the_worst_error_is_told_by_length(make_page: Callable[..., str]):
+    found = verification(eager="pass", online="pass")
+    lengths = {"over 256": 1.25, "65-256": 0.5, "1-16": 0.031, "17-64": None}
+    found["results"][0]["worst_by_length"] = {"float32": lengths}
+    page = make_page({"verification.json": found})
+    assert re.findall(r'<th scope="col" class="num">([^<]*)</th>', page.partition("Worst error over budget</h3>")[2])[
+        :5
+    ] == ["any length", "1-16", "17-64", "65-256", "over 256"]
+    eager, online = re.findall(r'<td class="dtype">float32</td>(.*?)</tr>', page)
+    assert re.findall(r'class="num (\w+)">([^<]*)', eager) == [
+        ("number", "0.0400"),
+        ("number", "0.0310"),
+        ("failed", "not finite"),
+        ("number", "0.500"),
+        ("failed", "1.25"),
+    ]
+    assert re.findall(r'class="num (\w+)">([^<]*)', online)[1:] == [("none", "not measured")] * 4
+
+
+def test_a_backend_that_there_was_no_time_for_is_not_called_verified(make_page: Callable[..., str]):
+    found = verification(eager="pass", online="pass")
+    found["properties"].append(found["properties"][0] | {"id": "test_more", "title": "more"})
+    found["results"] += [
+        found["results"][0] | {"property": "test_more"},
+        found["results"][1] | {"property": "test_more", "outcome": "left out", "reason": "no time"},
+    ]
+    page = make_page({"verification.json": found, "sweep.json": sweep(row("online", 128, 0.003))})
+    assert "1 of 2 backends is verified on Plain CPU. online is verified in part." in page
+    assert "no backend verified at<br>this commit has a time" in page
+
+
+@pytest.mark.parametrize("packages", [["altair", "vl_convert"], ["vl_convert"]])
+def test_a_page_without_what_draws_charts_has_the_numbers(
+    make_page: Callable[..., str], monkeypatch: pytest.MonkeyPatch, packages: list[str]
+):
+    monkeypatch.delitem(sys.modules, "reports.charts", raising=False)
+    for package in packages:
+        monkeypatch.setitem(sys.modules, package, None)  # an import of it fails
+    page = make_page({"sweep.json": sweep(row("eager", 128, 0.0123))}, {COMMIT: [0.001, 0.002]})
+    assert charts(page) == []
+    assert "12.3 ms" in page
+    assert "2.00 ms" in page
+    assert page.index("Charts need") < page.index("python -m reports --data DIR")
+
+
 @pytest.mark.parametrize(
     ("files", "commits", "commands"),
     [
@@ -302,6 +441,16 @@ def test_hostile_text_stays_text(make_page: Callable[..., str]):
             ["pytest verification/ --results reports/data/verification.json", "python -m benchmarks"],
         ),
         ({"sweep.json": sweep()}, None, ["pytest verification/ --results reports/data/verification.json", "asv run"]),
+        (
+            {"static.json": static()},
+            None,
+            ["pytest verification/ --results reports/data/verification.json", "python -m verification.mutants"],
+        ),
+        (
+            {"kill-matrix.json": kill_matrix([])},
+            None,
+            ["python -m benchmarks", "python -m verification.static --json reports/data/static.json"],
+        ),
     ],
 )
 def test_what_is_missing_is_said(
@@ -352,6 +501,25 @@ def test_a_malformed_file_is_one_line_that_names_it(
     assert error.count("\n") == 1
     assert str(tmp_path / "sweep.json") in error
     assert problem in error
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "problem"),
+    [
+        ("kill-matrix.json", kill_matrix(["test_x"]), "mutants[0]: property 'test_x' is not in properties"),
+        ("kill-matrix-2.json", kill_matrix([]) | {"properties": [1]}, "properties[0] is 1, wanted str"),
+        ("static.json", static(registers="many"), "rows[1].registers is 'many', wanted int or float or null"),
+        ("static.json", static(tile={"queries": 1}), "rows[1].tile.keys is missing"),
+        ("static.json", static(faults=[7]), "rows[1].faults[0] is 7, wanted str"),
+        ("static.json", kill_matrix([]), "wanted schema 1, kind 'static'"),
+    ],
+)
+def test_other_malformed_files_are_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, content: dict, problem: str
+):
+    (tmp_path / name).write_text(json.dumps(content))
+    assert main(["--data", str(tmp_path), "--asv", str(tmp_path / "asv"), "--out", str(tmp_path / "page")]) == 1
+    assert f"{tmp_path / name}: {problem}" in capsys.readouterr().err.replace("schema 1, kind 'kill-matrix'; ", "")
 
 
 def test_a_malformed_asv_file_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
