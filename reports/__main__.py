@@ -6,6 +6,7 @@ from pathlib import Path
 
 from reports import history, load
 from reports.asv_results import load_asv
+from reports.ceilings import load_ceilings
 from reports.compiled import load_statics
 from reports.kills import load_kill_matrices
 from reports.page import Inputs, render
@@ -22,6 +23,7 @@ def main(arguments: list[str] | None = None) -> int:
             load.load_sweeps(options.data),
             load_kill_matrices(options.data),
             load_statics(options.data),
+            load_ceilings(options.data),
             load_asv(options.asv),
             options.asv,
             history.first_parents(ROOT),
@@ -66,7 +68,8 @@ def _parser() -> argparse.ArgumentParser:
         type=Path,
         default=ROOT / "reports" / "data",
         metavar="DIR",
-        help="verification*.json, sweep*.json, kill-matrix*.json and static*.json (default: reports/data)",
+        help="with verification*.json, sweep*.json, kill-matrix*.json, static*.json and ceilings*.json, "
+        "whichever there are (default: reports/data)",
     )
     parser.add_argument(
         "--asv",

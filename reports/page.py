@@ -10,6 +10,7 @@ import pandas as pd
 from markupsafe import Markup
 
 from reports import (
+    ceilings,
     compiled,
     drawing,
     formats,
@@ -25,6 +26,7 @@ from reports import (
     verdicts,
 )
 from reports.asv_results import AsvResults
+from reports.ceilings import Ceilings
 from reports.compiled import Static
 from reports.frames import groups
 from reports.kills import KillMatrix
@@ -40,6 +42,7 @@ class Inputs:
     sweeps: Sequence[Sweep]
     kill_matrices: Sequence[KillMatrix]
     statics: Sequence[Static]
+    ceilings: Sequence[Ceilings]
     asv: AsvResults | None
     asv_folder: Path
     subjects: dict[str, str]  # commit -> subject along the first parents, oldest first
@@ -66,7 +69,9 @@ def render(inputs: Inputs) -> str:
     timed, older_sweeps = newest_per_device(inputs.sweeps)
     judged, older_kill_matrices = newest_per_device(inputs.kill_matrices)
     cross_compiled, older_statics = newest_per_device(inputs.statics)
+    measured, older_ceilings = newest_per_device(inputs.ceilings)
     verifications = [group.newest for group in verified]
+    of_devices = [group.newest for group in measured]
     statics = [group.newest for group in cross_compiled]
     sweeps = [
         (group, _with_measures(group, verifications), f"timed-{index}") for index, group in enumerate(timed, start=1)
@@ -87,6 +92,7 @@ def render(inputs: Inputs) -> str:
         summary=head,
         alarms=[*head.alarms, *(alarm for one in judge for alarm in one.alarms)],
         devices=[(group, sections.workloads(group, rows, style, prefix)) for group, rows, prefix in sweeps],
+        ceilings={one.provenance.device: ceilings.told(one) for one in of_devices},
         matrices=[matrix.matrix(one, f"verification-{index}") for index, one in enumerate(verifications, start=1)],
         history=timeline.history(_judged(inputs.asv, order, verifications), order, style)
         if inputs.asv and order
@@ -96,9 +102,10 @@ def render(inputs: Inputs) -> str:
         judge=judge,
         compiled=[compiled.compiled(static) for static in statics],
         origins=_origins(
-            inputs, [*verifications, *statics, *(file for group in [*timed, *judged] for file in group.files)]
+            inputs,
+            [*verifications, *statics, *of_devices, *(file for group in [*timed, *judged] for file in group.files)],
         ),
-        older=[*older_verifications, *older_sweeps, *older_kill_matrices, *older_statics],
+        older=[*older_verifications, *older_sweeps, *older_kill_matrices, *older_statics, *older_ceilings],
         undrawn=drawing.missing_packages(),
         styles=style,
         formats=formats,
@@ -136,6 +143,7 @@ def _origins(inputs: Inputs, files: Sequence[ResultFile]) -> list[provenance.Ori
     origins = [provenance.of_verification(file, id(file) in shown) for file in inputs.verifications]
     origins += [provenance.of_sweep(file, id(file) in shown) for file in inputs.sweeps]
     origins += [provenance.of_kill_matrix(file, id(file) in shown) for file in inputs.kill_matrices]
+    origins += [provenance.of_ceilings(file, id(file) in shown) for file in inputs.ceilings]
     origins += [provenance.of_static(file, id(file) in shown) for file in inputs.statics]
     return origins + list(provenance.of_asv(inputs.asv, inputs.asv_folder) if inputs.asv else [])
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from reports.asv_results import AsvResults
+from reports.ceilings import Ceilings
 from reports.compiled import Static
 from reports.frames import groups, having, unique
 from reports.kills import KillMatrix
@@ -55,6 +56,11 @@ def of_sweep(file: Sweep, shown: bool) -> Origin:
 def of_kill_matrix(file: KillMatrix, shown: bool) -> Origin:
     holds = f"{len(file.mutants)} faulty backends, {len(file.properties)} properties"
     return Origin(file.path.name, shown, [("Holds", holds), *_facts(file.provenance)])
+
+
+def of_ceilings(file: Ceilings, shown: bool) -> Origin:
+    samples = ", ".join(f"{row['what']}: {len(row['samples_s'])}" for row in file.rows)
+    return Origin(file.path.name, shown, [*_facts(file.provenance), ("Clock", file.clock), ("Samples", samples)])
 
 
 def of_static(file: Static, shown: bool) -> Origin:

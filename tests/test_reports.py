@@ -123,6 +123,15 @@ def static(**changes: Any) -> dict:
     return {"schema": 1, "kind": "static", "provenance": provenance(), "rows": [kernel, kernel | changes]}
 
 
+def ceilings(**changes: Any) -> dict:
+    """A matrix product of 1 TFLOP in 2 ms, and a copy of 1 GiB in 1 s, that with these changes."""
+    product = {"what": "matrix product", "of": "4 x 4 x 4", "dtype": "float32"}
+    product |= {"samples_s": [0.001, 0.002, 0.003], "flops": 10**12, "bytes": None}
+    copy = {"what": "copy", "of": "512 MiB", "dtype": None, "samples_s": [1.0], "flops": None, "bytes": 2**30} | changes
+    origin = provenance()
+    return {"schema": 1, "kind": "ceilings", "provenance": origin, "clock": "a clock", "rows": [product, copy]}
+
+
 def row(backend: str, seq_len: int, seconds: float, **changes: Any) -> dict:
     return {
         "backend": backend,
@@ -412,6 +421,14 @@ def test_a_backend_that_there_was_no_time_for_is_not_called_verified(make_page: 
     assert "no backend verified at<br>this commit has a time" in page
 
 
+def test_the_ceilings_of_a_machine_stand_beside_its_times(make_page: Callable[..., str]):
+    files = {"sweep.json": sweep(row("eager", 128, 0.001)), "sweep-gpu.json": sweep(row("eager", 128, 1.0), device=GPU)}
+    page = text_of(make_page(files | {"ceilings.json": ceilings()}))
+    told = "matrix product in float32 500 TFLOP/s (4 x 4 x 4); copy 1.00 GiB/s (512 MiB)."
+    assert page.count(told) == 1
+    assert page.index("Plain CPU, commit") < page.index(told)
+
+
 @pytest.mark.parametrize("packages", [["altair", "vl_convert"], ["vl_convert"]])
 def test_a_page_without_what_draws_charts_has_the_numbers(
     make_page: Callable[..., str], monkeypatch: pytest.MonkeyPatch, packages: list[str]
@@ -511,6 +528,8 @@ def test_a_malformed_file_is_one_line_that_names_it(
         ("static.json", static(registers="many"), "rows[1].registers is 'many', wanted int or float or null"),
         ("static.json", static(tile={"queries": 1}), "rows[1].tile.keys is missing"),
         ("static.json", static(faults=[7]), "rows[1].faults[0] is 7, wanted str"),
+        ("ceilings.json", ceilings(samples_s=[]), "rows[1].samples_s: wanted seconds over 0, given []"),
+        ("ceilings.json", ceilings(flops=1), "rows[1]: wanted one of flops and bytes"),
         ("static.json", kill_matrix([]), "wanted schema 1, kind 'static'"),
     ],
 )

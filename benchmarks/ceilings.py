@@ -1,0 +1,100 @@
+"""What no kernel on this machine can exceed: the rate of its matrix product and of a copy in its memory.
+
+    python -m benchmarks.ceilings --out reports/data/ceilings.json
+
+Attention is two matrix products and the traffic of its inputs and output, so its TFLOP/s stand against the first of
+these and its bytes a second against the second. They are measured here and now, with the clock that times the
+backends: what a data sheet promises is not what a machine gives for seconds on end.
+"""
+
+import argparse
+import json
+import statistics
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from benchmarks import clock
+from benchmarks.workloads import DTYPES
+
+if TYPE_CHECKING:
+    import torch
+
+# Long enough that launches do not count, and on a GPU far beyond its caches.
+PRODUCT_SIZE = {"cpu": 2048, "cuda": 8192}
+COPY_BYTES = {"cpu": 1 << 28, "cuda": 1 << 32}
+SECONDS = 1.0  # of samples for each
+
+
+def measure(device: "torch.device", size: int, copied_bytes: int, seconds: float = SECONDS) -> list[dict[str, Any]]:
+    """Samples of a product of two (size, size) matrices and of a copy of so many bytes, as entries of "rows".
+
+    A product is 2 size^3 operations; a copy reads and writes each byte.
+    """
+    import torch
+
+    dtype = getattr(torch, DTYPES[device.type])
+    a, b = torch.randn(2, size, size, device=device, dtype=dtype).unbind()
+    out = torch.empty_like(a)
+    source = torch.ones(copied_bytes, dtype=torch.uint8, device=device)
+    target = torch.empty_like(source)
+    calls: Sequence[tuple[str, str, Callable[[], object], int | None, int | None]] = (
+        ("matrix product", f"{size} x {size} x {size}", lambda: torch.mm(a, b, out=out), 2 * size**3, None),
+        ("copy", f"{copied_bytes / 2**20:g} MiB", lambda: target.copy_(source), None, 2 * copied_bytes),
+    )
+    rows = []
+    for what, of, call, flops, moved in calls:
+        call()
+        rows.append(
+            {
+                "what": what,
+                "of": of,
+                "dtype": DTYPES[device.type] if flops else None,
+                "samples_s": clock.samples(call, device, box_s=seconds),
+                "flops": flops,
+                "bytes": moved,
+            }
+        )
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.ceilings",
+        description="Measures the rate of a matrix product and of a copy; writes them as JSON.",
+    )
+    parser.add_argument("--device", choices=DTYPES, help="default: cuda where there is one")
+    parser.add_argument("--size", type=int, metavar="N", help="of the matrices, N x N (default: for the device)")
+    parser.add_argument("--bytes", type=int, metavar="N", help="copied (default: for the device)")
+    parser.add_argument("--seconds", type=float, default=SECONDS, help="of samples for each (default: %(default)s)")
+    parser.add_argument("--out", type=Path, default=Path("reports/data/ceilings.json"), metavar="FILE")
+    given = parser.parse_args()
+
+    import torch
+
+    from verification.provenance import provenance
+
+    device = torch.device(given.device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    if device.type == "cuda" and not torch.cuda.is_available():
+        sys.exit("python -m benchmarks.ceilings: --device cuda: torch finds no GPU here")
+    size, copied = given.size or PRODUCT_SIZE[device.type], given.bytes or COPY_BYTES[device.type]
+    rows = measure(device, size, copied, given.seconds)
+    result = {
+        "schema": 1,
+        "kind": "ceilings",
+        "provenance": provenance(device),
+        "clock": clock.NAME[device.type],
+        "rows": rows,
+    }
+    given.out.parent.mkdir(parents=True, exist_ok=True)
+    given.out.write_text(json.dumps(result, allow_nan=False, indent=1) + "\n", encoding="utf-8")
+    for row in rows:
+        amount, unit, scale = (row["flops"], "TFLOP/s", 1e12) if row["flops"] else (row["bytes"], "GiB/s", 2**30)
+        rate = amount / scale / statistics.median(row["samples_s"])
+        print(f"{row['what']} of {row['of']}: {rate:.3g} {unit}, median of {len(row['samples_s'])} samples")
+    print(given.out)
+
+
+if __name__ == "__main__":
+    main()
