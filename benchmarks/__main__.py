@@ -40,7 +40,6 @@ def main() -> int:
     import torch
 
     import implementations
-    from verification.provenance import provenance
 
     device = torch.device(given.device or ("cuda" if torch.cuda.is_available() else "cpu"))
     if device.type == "cuda" and not torch.cuda.is_available():
@@ -55,7 +54,7 @@ def main() -> int:
     if not plan.lengths:
         return _stop(f"--max-length {given.max_length}: the shortest length is {LENGTHS[0]}")
     try:
-        backends = [implementations.load(name).name for name in given.backend] or _that_run_on(device)
+        backends = [implementations.load(name).name for name in given.backend] or that_run_on(device)
     except (ValueError, ImportError) as error:
         return _stop(f"--backend: {error}")
 
@@ -65,20 +64,28 @@ def main() -> int:
     for at, backend in enumerate(backends):
         share = (given.budget - (time.monotonic() - start)) / (len(backends) - at) - loading_s
         rows += _sweep(backend, plan, max(share, 0.0), f"[{at + 1}/{len(backends)}] {backend}")
+    duration_s = round(time.monotonic() - start, 1)
+    write(given.out, rows, device, given.budget, duration_s)
+    print("\n\n".join(_tables(rows)))
+    print(f"\n{len(rows)} rows in {duration_s} s: {given.out}")
+    return 1 if any(row["status"] in WRONG for row in rows) else 0
+
+
+def write(path: Path, rows: list[Row], device: Any, budget_s: float, duration_s: float) -> None:
+    """The result file of a sweep."""
+    from verification.provenance import provenance
+
     result = {
         "schema": 1,
         "kind": "sweep",
         "provenance": provenance(device),
         "clock": clock.NAME[device.type],
-        "budget_s": given.budget,
-        "duration_s": round(time.monotonic() - start, 1),
+        "budget_s": budget_s,
+        "duration_s": duration_s,
         "rows": rows,
     }
-    given.out.parent.mkdir(parents=True, exist_ok=True)
-    given.out.write_text(json.dumps(result, allow_nan=False, indent=1) + "\n", encoding="utf-8")
-    print("\n\n".join(_tables(rows)))
-    print(f"\n{len(rows)} rows in {result['duration_s']} s: {given.out}")
-    return 1 if any(row["status"] in WRONG for row in rows) else 0
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(result, allow_nan=False, indent=1) + "\n", encoding="utf-8")
 
 
 def _arguments() -> argparse.Namespace:
@@ -118,7 +125,7 @@ def _stop(problem: str) -> int:
     return 2
 
 
-def _that_run_on(device: Any) -> list[str]:
+def that_run_on(device: Any) -> list[str]:
     """The built-in and registered backends; the reason is told where one is passed over."""
     import implementations
 

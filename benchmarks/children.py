@@ -26,12 +26,14 @@ def sweep(
     *,
     environment: Mapping[str, str] | None = None,
     limit_s: float | None = None,
+    at_limit: str = "crashed",
     on_row: Callable[[Row], None] | None = None,
 ) -> list[Row]:
     """A row for every case of the plan, from a process of its own that measures for about `seconds` seconds.
 
     `command` starts the sweep and takes the arguments of `benchmarks.sweep`. Cases that the process did not
-    reach, because it died, or had not ended after `limit_s` seconds, come back as "crashed".
+    reach come back as "crashed" where it died, and with the status `at_limit` where it had not ended after `limit_s`
+    seconds: a hang, unless the limit is a tight one.
     """
     limit_s = seconds + GRACE_S[plan.device_type] if limit_s is None else limit_s
     rows: list[Row] = []
@@ -66,7 +68,9 @@ def sweep(
     reached = {(row["workload"], row["seq_len"], row["stage"]) for row in rows}
     for case in plan.cases():
         if (case.workload.name, case.seq_len, case.stage) not in reached:
-            row = as_row(backend, plan.device_type, case, Finding("crashed", f"{death}, {last_words}"))
+            row = as_row(
+                backend, plan.device_type, case, Finding(at_limit if hung else "crashed", f"{death}, {last_words}")
+            )
             end(row)
     return rows
 

@@ -1,8 +1,9 @@
 """What is timed: shapes, lengths and the arithmetic they cost. Data only, so that everything may read it.
 
 GPT-2 and Llama-3-8B are the shapes people run (12 heads of 64; 32 heads of 128 that share 8 key-value heads),
-and the article's two widths are the shapes people read about. Three of the four are causal, as in a decoder;
-beside them `article-4096`, which is not, shows whether a backend skips the half that causality hides.
+and the article's two widths are the shapes people read about. All but one are causal, as in a decoder;
+`article-4096`, which is not, shows beside `llama-2-7b`, the same shape, whether a backend skips the half that
+causality hides.
 The headline is `article-512` at 4096 keys: its matrix of weights is 64 times the size of Q, and fits any
 machine. It stands first, and the first workload is the first to get its time.
 """
@@ -42,6 +43,7 @@ WORKLOADS = {
         Workload("article-4096", "the article's d_model 4096", 32, 32, 128, causal=False),
         Workload("gpt2", "GPT-2", 12, 12, 64, causal=True),
         Workload("llama-3-8b", "Llama 3 8B", 32, 8, 128, causal=True),
+        Workload("llama-2-7b", "Llama 2 7B", 32, 32, 128, causal=True),
     )
 }
 

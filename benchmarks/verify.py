@@ -1,0 +1,185 @@
+"""The verification spread over the cores of a machine and held to a deadline, its results in one file.
+
+Each job is a pytest of its own, with no plugin but `benchmarks.deadline` and without the settings of pyproject.toml:
+they ask for plugins that a GPU box need not have.
+"""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.deadline import LEFT_OUT
+
+if TYPE_CHECKING:
+    import torch
+
+ROOT = Path(__file__).parents[1]
+FOLDER = ROOT / "verification"
+
+# Each holds a context on the GPU.
+MOST_PROCESSES = 16
+
+Result = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Job:
+    """One process: a backend and the files that judge it, named as the results name chapters."""
+
+    backend: str
+    chapters: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        return f"{re.sub(r'[^A-Za-z0-9_]+', '-', self.backend)}-{'-'.join(self.chapters)}"[:100]
+
+
+@dataclass(frozen=True)
+class Lost:
+    """A job that left no results behind, and why."""
+
+    job: Job
+    reason: str
+    died_in: str | None  # a test; None where it was stopped for want of time, which is no fault
+
+
+def chapters() -> tuple[str, ...]:
+    """The files of verification/ that judge a backend, without test_ and .py."""
+    paths = sorted(FOLDER.glob("test_*.py"))
+    return tuple(path.stem.removeprefix("test_") for path in paths if "subject: Subject" in path.read_text())
+
+
+def verify(
+    path: Path,
+    jobs: Sequence[Job],
+    device: "torch.device",
+    profile: str,
+    *,
+    deadline: float,
+    grace_s: float,
+    logs: Path,
+) -> list[Result]:
+    """The results of all jobs, a process a core, also written to `path` in the format of `pytest --results`.
+
+    No test is begun after `deadline`, in seconds since 1970, and a process that has not ended `grace_s` seconds later
+    is stopped. What was not judged for either reason is in the results as "left out".
+    """
+    start = time.time()
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(min(MOST_PROCESSES, os.cpu_count() or 1)) as pool:
+        parts = list(
+            pool.map(
+                lambda job: _run(job, device.type, profile, deadline, grace_s, Path(folder), logs / f"{job.name}.txt"),
+                jobs,
+            )
+        )
+    found = _joined(parts)
+    from verification.provenance import provenance
+
+    whole = {
+        "schema": 1,
+        "kind": "verification",
+        "provenance": provenance(device),
+        "profile": profile,
+        "duration_s": round(time.time() - start, 1),
+        **found,
+    }
+    path.write_text(json.dumps(whole, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+    return found["results"]
+
+
+def _run(
+    job: Job, device_type: str, profile: str, deadline: float, grace_s: float, folder: Path, log: Path
+) -> Result | Lost:
+    """The results of one job, as its pytest wrote them."""
+    results = folder / f"{job.name}.json"
+    limit_s = deadline + grace_s - time.time()
+    if time.time() > deadline:
+        return Lost(job, "the time for the verification was used up", None)
+    arguments = [
+        *(sys.executable, "-m", "pytest", *(str(FOLDER / f"test_{chapter}.py") for chapter in job.chapters), "-v"),
+        *("-c", os.devnull, "--rootdir", str(ROOT), "--confcutdir", str(ROOT), "-p", "no:cacheprovider"),
+        *("-p", "benchmarks.deadline", "--deadline", str(deadline), "--hypothesis-profile", profile),
+        *("--backend", job.backend, "--device", device_type, "--results", str(results)),
+    ]
+    with log.open("w", encoding="utf-8") as said:
+        try:
+            ended = subprocess.run(
+                arguments, cwd=ROOT, stdout=said, stderr=subprocess.STDOUT, timeout=limit_s, check=False
+            )
+        except subprocess.TimeoutExpired:
+            return Lost(job, f"stopped {grace_s:.0f} s after the time for the verification was used up", None)
+    if results.exists():
+        return json.loads(results.read_text(encoding="utf-8"))
+    lines = log.read_text(encoding="utf-8", errors="replace").split("\n")
+    tests = [match[1] for line in lines if (match := re.search(r"::(test_\w+)", line))]
+    died = f"its process ended with status {ended.returncode} and without results"
+    return Lost(job, died, tests[-1] if tests else "test_before_the_first_test")
+
+
+def _joined(parts: Iterable[Result | Lost]) -> Result:
+    """Properties, results and backends of all parts; of a lost one as many properties as others had in its files."""
+    every = list(parts)
+    written = [part for part in every if not isinstance(part, Lost)]
+    properties = {claim["id"]: claim for part in written for claim in part["properties"]}
+    results = [_left_out_or_as_it_is(result) for part in written for result in part["results"]]
+    lost = [part for part in every if isinstance(part, Lost)]
+    for part in lost:
+        claims = [claim for claim in properties.values() if claim["chapter"] in part.job.chapters]
+        told_of = {claim["chapter"] for claim in claims}
+        claims += [_whole(chapter) for chapter in part.job.chapters if chapter not in told_of]
+        if part.died_in and part.died_in not in map(_test_of, claims):
+            title = part.died_in.removeprefix("test_").replace("_", " ")
+            claims.append({"id": part.died_in, "title": title, "claim": "", "chapter": "crashes"})
+        properties |= {claim["id"]: claim for claim in claims}
+        results += [_of_lost(part, claim) for claim in claims]
+    backends = [part.job.backend if isinstance(part, Lost) else name for part in every for name in _backends(part)]
+    return {"backends": list(dict.fromkeys(backends)), "properties": list(properties.values()), "results": results}
+
+
+def _backends(part: Result | Lost) -> list[str]:
+    return [part.job.backend] if isinstance(part, Lost) else part["backends"]
+
+
+def _left_out_or_as_it_is(result: Result) -> Result:
+    """The deadline skips a test, which the results would call refused."""
+    reason = result["reason"] or ""
+    if not reason.startswith(LEFT_OUT):
+        return result
+    return result | {"outcome": "left out", "reason": reason.removeprefix(LEFT_OUT)}
+
+
+def _whole(chapter: str) -> Result:
+    """What stands for the properties of a file of which no process said what they are."""
+    name = f"test_{chapter}.py"
+    return {"id": name, "title": f"all of {name}", "claim": "", "chapter": chapter}
+
+
+def _test_of(claim: Result) -> str:
+    """The name of the test without what it is parametrised with."""
+    return claim["id"].partition("[")[0]
+
+
+def _of_lost(lost: Lost, claim: Result) -> Result:
+    died_in_it = lost.died_in == _test_of(claim)
+    told = f"{lost.reason}, in {lost.died_in}" if lost.died_in else lost.reason
+    return {
+        "backend": lost.job.backend,
+        "property": claim["id"],
+        "outcome": "fail" if died_in_it else "left out",
+        "reason": told,
+        "problems": 0,
+        "refusals": 0,
+        "worst": {},
+        "worst_by_length": {},
+        "counterexample": told if died_in_it else None,
+        "duration_s": 0.0,
+    }
