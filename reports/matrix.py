@@ -102,7 +102,7 @@ def matrix(verification: Verification, anchor: str) -> Matrix:
 
 
 def _by_length(name: str) -> tuple[float, ...]:
-    """Sorts 1-16 before 17-64, over 256 behind 65-256, and any length in front."""
+    """Sorts 1-16 before 17-64, over 256 behind 65-256, and all lengths together in front."""
     numbers = [float(number) for number in re.findall(r"\d+", name)]
     return () if name == ALL_LENGTHS else (*numbers[-1:], len(numbers) == 1)
 

@@ -10,7 +10,7 @@ from reports.frames import having, records
 from reports.load import OUTCOMES, Verification
 from reports.result_file import Provenance
 
-ALL_LENGTHS = "any length"
+ALL_LENGTHS = "any"
 SPEED_COLUMNS = ["median_s", "q25_s", "q75_s", "extra_bytes"]
 
 

@@ -397,7 +397,7 @@ def test_the_worst_error_is_told_by_length(make_page: Callable[..., str]):
     page = make_page({"verification.json": found})
     assert re.findall(r'<th scope="col" class="num">([^<]*)</th>', page.partition("Worst error over budget</h3>")[2])[
         :5
-    ] == ["any length", "1-16", "17-64", "65-256", "over 256"]
+    ] == ["any", "1-16", "17-64", "65-256", "over 256"]
     eager, online = re.findall(r'<td class="dtype">float32</td>(.*?)</tr>', page)
     assert re.findall(r'class="num (\w+)">([^<]*)', eager) == [
         ("number", "0.0400"),
