@@ -62,6 +62,13 @@ def test_the_comparison_and_the_usual_sweep_share_no_row() -> None:
         assert len(cases) == len(set(cases))
 
 
+def test_what_is_timed_is_compiled_before() -> None:
+    for size in (gpu_box.ON_A_GPU, gpu_box.REHEARSAL):
+        compiled = {(case.workload.name, case.stage) for plan in gpu_box._ahead(size) for case in plan.cases()}
+        timed = [*size.kernels.cases(), *size.workloads.cases()]
+        assert compiled == {(case.workload.name, case.stage) for case in timed}
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_without_a_gpu_nothing_is_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert gpu_box.main(["--out", str(tmp_path / "out")]) == 2
@@ -126,8 +133,7 @@ def test_a_row_that_a_tight_limit_stops_is_no_crash(tmp_path: Path) -> None:
     file = tmp_path / "mine.py"
     file.write_text(f"{HEAD}    time.sleep(600)\n")
     plan = Plan("cpu", ("gpt2",), ("forward",), (128,))
-    command = [gpu_box.sys.executable, "-m", "benchmarks.sweep"]
-    (row,) = children.sweep(f"{file}:attend", plan, 600.0, command, limit_s=5.0, at_limit="left out")
+    (row,) = children.sweep(f"{file}:attend", plan, 600.0, gpu_box.SWEEP, limit_s=5.0, at_limit="left out")
     assert (row["status"], row["samples_s"]) == ("left out", None)
     assert row["reason"].startswith("stopped after 5 s")
 
