@@ -26,10 +26,10 @@ class Standing:
     def verdict(self) -> str:
         if self.failing:
             return "fails"
-        if self.counts["left out"]:
-            return "in part"
         if self.counts["pass"] + self.counts["stated"]:
-            return "verified"
+            return "in part" if self.counts["left out"] else "verified"
+        if self.counts["left out"]:
+            return "not verified"
         return "refuses" if self.counts["refused"] else "not verified"
 
 

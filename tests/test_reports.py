@@ -362,7 +362,7 @@ def test_the_kill_matrix_says_what_is_caught_and_by_what(make_page: Callable[...
     one, other = "test_rows_sum_to_one", "test_a_call_leaves_no_trace"
     page = make_page({"kill-matrix.json": kill_matrix([one], [one, other])})
     assert "✓ 2 of 2 are rejected, each by the property that was named" in text_of(page)
-    assert "1 of 3 properties reject none of these faults: it is fast." in text_of(page)
+    assert "1 of 3 properties rejects none of these faults: it is fast." in text_of(page)
     assert re.search(r"2</td><td>1<small><a href=\"#mutant_1\">", page)  # of 2 rejected, 1 by no other property
     assert '<a href="https://github.com/owner/repo/issues/123" rel="noreferrer">owner/repo#123</a>, a letter' in page
 
@@ -410,14 +410,14 @@ def test_the_worst_error_is_told_by_length(make_page: Callable[..., str]):
 
 
 def test_a_backend_that_there_was_no_time_for_is_not_called_verified(make_page: Callable[..., str]):
-    found = verification(eager="pass", online="pass")
+    found = verification(eager="pass", online="pass", flash="left out")
     found["properties"].append(found["properties"][0] | {"id": "test_more", "title": "more"})
     found["results"] += [
         found["results"][0] | {"property": "test_more"},
         found["results"][1] | {"property": "test_more", "outcome": "left out", "reason": "no time"},
     ]
     page = make_page({"verification.json": found, "sweep.json": sweep(row("online", 128, 0.003))})
-    assert "1 of 2 backends is verified on Plain CPU. online is verified in part." in page
+    assert "1 of 3 backends is verified on Plain CPU. online is verified in part. flash was not run." in page
     assert "no backend verified at<br>this commit has a time" in page
 
 
