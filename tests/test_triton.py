@@ -1,5 +1,6 @@
 """The Triton backends beyond the contract: the torch operator around their kernels, their launches, their tiles."""
 
+import os
 import shutil
 import subprocess
 import sys
@@ -390,8 +391,13 @@ def test_what_the_kernels_do_not_answer_is_refused(
 
 
 def in_a_fresh_process(code: str, **environment: str) -> str:
+    inherited = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     ran = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, cwd=Path(__file__).parents[1], env=environment
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        cwd=Path(__file__).parents[1],
+        env=inherited | environment,
     )
     assert ran.returncode == 0, ran.stderr
     return ran.stdout
