@@ -6,12 +6,15 @@ neither look into a kernel nor break its graph there. The backward pass is an op
 Source: torch.library and its documentation.
 """
 
+from collections.abc import Callable
+from typing import Any, NoReturn
+
 import torch
 from torch import Tensor
 
 from implementations._contract import check, default_scale
 from implementations._triton_kernels import INTERPRETED
-from implementations._triton_launch import Problem, launch, view
+from implementations._triton_launch import Inputs, launch, view
 
 MAX_HEAD_DIM = 256
 
@@ -58,16 +61,17 @@ def _as_autocast_wants(tensor: Tensor) -> Tensor:
     if not isinstance(tensor, Tensor) or not tensor.is_floating_point() or tensor.dtype == torch.float64:
         return tensor
     device = tensor.device.type
-    if not torch.amp.is_autocast_available(device) or not torch.is_autocast_enabled(device):
-        return tensor
-    return tensor.to(torch.get_autocast_dtype(device))
+    # Not every type of device has an autocast to ask for.
+    if device in ("cpu", "cuda") and torch.is_autocast_enabled(device):
+        return tensor.to(torch.get_autocast_dtype(device))
+    return tensor
 
 
 def _forward(
     q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool, scale: float, sweep: str
 ) -> tuple[Tensor, Tensor]:
     out, lse = _empty_forward(q, k, v, mask, causal, scale, sweep)
-    launch(sweep, Problem(q, k, v, mask, causal, scale), view(out), lse)
+    launch(sweep, Inputs(q, k, v, mask, causal, scale), view(out), lse)
     return out, lse
 
 
@@ -94,9 +98,9 @@ def _backward(
     grad_q, grad_k, grad_v = _empty_backward(grad_out, q, k, v, mask, out, lse, causal, scale)
     # delta = rowsum(grad_out * out) is left by the first kernel for the second, behind it on the same stream.
     rows = (view(grad_out), lse, torch.empty_like(lse))
-    problem = Problem(q, k, v, mask, causal, scale)
-    launch("grad_q", problem, *rows, view(out), view(grad_q))
-    launch("grad_kv", problem, *rows, view(grad_k), view(grad_v))
+    inputs = Inputs(q, k, v, mask, causal, scale)
+    launch("grad_q", inputs, *rows, view(out), view(grad_q))
+    launch("grad_kv", inputs, *rows, view(grad_k), view(grad_v))
     return grad_q, grad_k, grad_v
 
 
@@ -114,7 +118,7 @@ def _empty_backward(
     return q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape)
 
 
-def _keep_for_backward(ctx, inputs, output) -> None:  # type: ignore[no-untyped-def]
+def _keep_for_backward(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
     q, k, v, mask, ctx.causal, ctx.scale, _ = inputs
     out, lse = output
     ctx.save_for_backward(q, k, v, mask, out, lse)
@@ -122,22 +126,31 @@ def _keep_for_backward(ctx, inputs, output) -> None:  # type: ignore[no-untyped-
     ctx.set_materialize_grads(False)  # or each backward pass would fill a gradient of lse with zeros
 
 
-def _backward_of_forward(ctx, grad_out, _):  # type: ignore[no-untyped-def]
+def _backward_of_forward(ctx: Any, grad_out: Tensor | None, _: None) -> tuple[Tensor | None, ...]:
     if grad_out is None:
         return (None,) * 7
     return *_ATTENTION_BACKWARD(grad_out, *ctx.saved_tensors, ctx.causal, ctx.scale), None, None, None, None
 
 
-def _no_second_derivative(ctx, *grads):  # type: ignore[no-untyped-def]
+def _no_second_derivative(ctx: Any, *grads: Tensor | None) -> NoReturn:
     raise NotImplementedError("the kernels have no second derivative")
 
 
-# The name of the package, so that a copy of it under another name has its own operators.
+# Under the name of the package, so that a copy of it under another name has operators of its own.
 _LIBRARY = torch.library.Library(__name__.partition(".")[0], "FRAGMENT")
 
 
-def _operator(name, run, shapes, backward, keep=None):  # type: ignore[no-untyped-def]
-    # torch.library.custom_op would do the same and takes three times as long for each call.
+def _operator(
+    name: str,
+    run: Callable[..., tuple[Tensor, ...]],
+    shapes: Callable[..., tuple[Tensor, ...]],
+    backward: Callable[..., Any],
+    keep: Callable[..., None] | None = None,
+) -> Any:
+    """An operator that runs `run`, whose outputs look like those of `shapes`.
+
+    As torch.library.custom_op makes one, without its wrapper around each call.
+    """
     _LIBRARY.define(name + torch.library.infer_schema(run, mutates_args=()), tags=torch.Tag.pt2_compliant_tag)
     _LIBRARY.impl(name, run, "CompositeExplicitAutograd")
     spelling = f"{_LIBRARY.ns}::{name}"
