@@ -228,40 +228,6 @@ def test_there_is_one_axis_of_programs(launches: Launches) -> None:
     assert launches.grids == [(300 * 300 * 2,)] * 3
 
 
-STRIDES = {
-    "batch": (2**31, 4096, 64, 1),
-    "head": (4096, 2**31, 64, 1),
-    "row": (256, 64, 2**26, 1),
-    "feature": (4096, 1024, 8, 2**29),
-}
-
-
-@pytest.mark.parametrize("axis", STRIDES)
-def test_offsets_beyond_31_bits_are_right(axis: str, tmp_path: Path) -> None:
-    """Elements 2^31 and more behind the first: in memory that is a file with holes, so that it takes none."""
-    q, k, v = tensors(queries=40, keys=40, dtype=torch.float16, requires_grad=False)
-    q, k, v = q[..., :5], k[..., :5], v[..., :5]
-    far = [_far_apart(tensor, STRIDES[axis], tmp_path / name) for name, tensor in zip("qkv", (q, k, v), strict=True)]
-    leaves, far_leaves = ([tensor.requires_grad_() for tensor in those] for those in ([q, k, v], far))
-    grad = torch.linspace(-1, 1, 40).half()[:, None].expand(2, 4, 40, 5)
-    out, right = (ATTEND["online_triton"](*those, causal=True) for those in (far_leaves, leaves))
-    assert torch.equal(out, right)
-    grads, right_grads = torch.autograd.grad(out, far_leaves, grad), torch.autograd.grad(right, leaves, grad)
-    for got, right_grad in zip(grads, right_grads, strict=True):
-        assert torch.equal(got, right_grad)
-    mask = torch.rand(2, 4, 40, 40, generator=torch.Generator().manual_seed(0)) > 0.5
-    far_mask = _far_apart(mask, STRIDES[axis], tmp_path / "mask")
-    assert torch.equal(ATTEND["online_triton"](q, k, v, mask=far_mask), ATTEND["online_triton"](q, k, v, mask=mask))
-
-
-def _far_apart(tensor: Tensor, stride: tuple[int, ...], path: Path) -> Tensor:
-    last = sum((size - 1) * step for size, step in zip(tensor.shape, stride, strict=True))
-    assert last >= 2**31
-    memory = torch.from_file(str(path), shared=True, size=last + 1, dtype=tensor.dtype)
-    path.unlink()
-    return memory.as_strided(tensor.shape, stride).copy_(tensor.detach())
-
-
 @each_backend
 def test_what_lies_behind_the_diagonal_is_not_read(attend: implementations.Attend) -> None:
     """The walk over the keys ends at the diagonal: a NaN in a later block of keys meets no product, not even by 0."""

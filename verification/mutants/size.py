@@ -34,6 +34,16 @@ MUTANTS = (
         why="the offset of a sample wraps at 2^32: the second one is read, and written, in the place of the first",
     ),
     Mutant(
+        name="row_offsets_in_32_bits",
+        base="online_triton",
+        file="_triton_kernels.py",
+        old="return origin + rows.to(tl.int64)[:, None] * view.stride[2]",
+        new="return origin + rows[:, None] * view.stride[2]",
+        report="pytorch/pytorch#187227, fla-org/flash-linear-attention#1080",
+        killed_by="test_an_offset_may_pass_32_bits",
+        why="the place of a row times its stride is a product in 32 bits",
+    ),
+    Mutant(
         name="causal_mask_written_out",
         base="online",
         file="_blocks.py",
