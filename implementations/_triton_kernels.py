@@ -3,6 +3,8 @@
 Each takes q, k, v, the mask and the gradients as a tensor with its strides, `view.data` and `view.stride`; what is
 kept for each row, the log-sum-exp (base 2) and delta, is a contiguous (batch, heads, queries). One grid axis runs over
 batch, heads and blocks. Tiles are padded to DIM_TILE and VALUE_TILE, powers of two, with zeros that are never stored.
+A walk adds its place to the pointers of the first block: Triton 3.6 keeps pointers that pass from one loop to the next
+in two layouts, and runs out of registers (`python -m verification.static`).
 """
 
 import os
@@ -45,21 +47,20 @@ def forward_kernel(
     q_at = _pointers(q, batch, head, query, dims)  # (BLOCK_Q, DIM_TILE)
     k_at = _pointers(k, batch, kv_head, key, dims)  # (BLOCK_K, DIM_TILE)
     v_at = _pointers(v, batch, kv_head, key, value_dims)  # (BLOCK_K, VALUE_TILE)
-    k_step = BLOCK_K * tl.cast(k.stride[2], tl.int64)
-    v_step = BLOCK_K * tl.cast(v.stride[2], tl.int64)
+    k_stride, v_stride = tl.cast(k.stride[2], tl.int64), tl.cast(v.stride[2], tl.int64)
     q_tile = tl.load(q_at, mask=(query < queries)[:, None] & (dims < DIM), other=0.0)
     last_key = _last_key(query, queries, keys, CAUSAL)
     inner, end = _sight(mask, first, queries, keys, CAUSAL, BLOCK_Q, BLOCK_K)
 
     if TWO_PASS:
         weighted, row_lse = _two_passes(
-            q_tile, k_at, v_at, k_step, v_step, mask, batch, head, query, last_key, scale * LOG2_E, keys, inner, end,
-            DIM, VALUE_DIM, DIM_TILE, VALUE_TILE, BLOCK_Q, BLOCK_K,
+            q_tile, k_at, v_at, k_stride, v_stride, mask, batch, head, query, last_key,
+            scale * LOG2_E, keys, inner, end, DIM, VALUE_DIM, DIM_TILE, VALUE_TILE, BLOCK_Q, BLOCK_K,
         )  # fmt: skip
     else:
         weighted, row_lse = _one_pass(
-            q_tile, k_at, v_at, k_step, v_step, mask, batch, head, query, last_key, scale * LOG2_E, keys, inner, end,
-            DIM, VALUE_DIM, DIM_TILE, VALUE_TILE, BLOCK_Q, BLOCK_K,
+            q_tile, k_at, v_at, k_stride, v_stride, mask, batch, head, query, last_key,
+            scale * LOG2_E, keys, inner, end, DIM, VALUE_DIM, DIM_TILE, VALUE_TILE, BLOCK_Q, BLOCK_K,
         )  # fmt: skip
     out_at = _pointers(out, batch, head, query, value_dims)
     out_tile = weighted.to(out.data.dtype.element_ty)
@@ -73,7 +74,7 @@ def forward_kernel(
 
 @_inlined
 def _one_pass(
-    q_tile, k_at, v_at, k_step, v_step, mask, batch, head, query, last_key, scale_log2, keys, inner, end,
+    q_tile, k_at, v_at, k_stride, v_stride, mask, batch, head, query, last_key, scale_log2, keys, inner, end,
     DIM: tl.constexpr, VALUE_DIM: tl.constexpr,
     DIM_TILE: tl.constexpr, VALUE_TILE: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
@@ -81,62 +82,54 @@ def _one_pass(
     largest = tl.full([BLOCK_Q], float("-inf"), tl.float32)
     total = tl.full([BLOCK_Q], 0.0, tl.float32)
     weighted = tl.full([BLOCK_Q, VALUE_TILE], 0.0, tl.float32)
-    key = tl.arange(0, BLOCK_K)
     for EDGE in tl.static_range(2):  # pyright: ignore[reportGeneralTypeIssues]
-        for _ in range(inner if EDGE else 0, end if EDGE else inner, BLOCK_K):
-            k_tile = _rows(k_at, key, keys, DIM, DIM_TILE, EDGE)
+        for start in range(inner if EDGE else 0, end if EDGE else inner, BLOCK_K):
+            key = start + tl.arange(0, BLOCK_K)
+            k_tile = _rows(k_at + start * k_stride, key, keys, DIM, DIM_TILE, EDGE)
             scores = _scores(q_tile, k_tile, mask, batch, head, query, key, last_key, scale_log2, EDGE)
             new_largest = tl.maximum(largest, tl.max(scores, 1))
             shift = _finite(new_largest) if EDGE else new_largest
             weights = tl.exp2(scores - shift[:, None])
             correction = tl.exp2(largest - shift)
             total = total * correction + tl.sum(weights, 1)
-            v_tile = _rows(v_at, key, keys, VALUE_DIM, VALUE_TILE, EDGE)
+            v_tile = _rows(v_at + start * v_stride, key, keys, VALUE_DIM, VALUE_TILE, EDGE)
             weighted = weighted * correction[:, None]
             weighted = tl.dot(weights.to(v_tile.dtype), v_tile, weighted, input_precision="ieee")
             largest = new_largest
-            key += BLOCK_K
-            k_at += k_step
-            v_at += v_step
     row_total = tl.where(total == 0.0, 1.0, total)
     return weighted / row_total[:, None], _log_sum_exp(largest, total)
 
 
 @_inlined
 def _two_passes(
-    q_tile, k_at, v_at, k_step, v_step, mask, batch, head, query, last_key, scale_log2, keys, inner, end,
+    q_tile, k_at, v_at, k_stride, v_stride, mask, batch, head, query, last_key, scale_log2, keys, inner, end,
     DIM: tl.constexpr, VALUE_DIM: tl.constexpr,
     DIM_TILE: tl.constexpr, VALUE_TILE: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
     """First the maximum and the sum of exponentials of the whole row, then weights that are final, times the values."""
     largest = tl.full([BLOCK_Q], float("-inf"), tl.float32)
     total = tl.full([BLOCK_Q], 0.0, tl.float32)
-    key, first_k_at = tl.arange(0, BLOCK_K), k_at
     for EDGE in tl.static_range(2):  # pyright: ignore[reportGeneralTypeIssues]
-        for _ in range(inner if EDGE else 0, end if EDGE else inner, BLOCK_K):
-            k_tile = _rows(k_at, key, keys, DIM, DIM_TILE, EDGE)
+        for start in range(inner if EDGE else 0, end if EDGE else inner, BLOCK_K):
+            key = start + tl.arange(0, BLOCK_K)
+            k_tile = _rows(k_at + start * k_stride, key, keys, DIM, DIM_TILE, EDGE)
             scores = _scores(q_tile, k_tile, mask, batch, head, query, key, last_key, scale_log2, EDGE)
             new_largest = tl.maximum(largest, tl.max(scores, 1))
             shift = _finite(new_largest) if EDGE else new_largest
             total = total * tl.exp2(largest - shift) + tl.sum(tl.exp2(scores - shift[:, None]), 1)
             largest = new_largest
-            key += BLOCK_K
-            k_at += k_step
 
     row_shift = _finite(largest)
     row_share = 1.0 / tl.where(total == 0.0, 1.0, total)
     weighted = tl.full([BLOCK_Q, VALUE_TILE], 0.0, tl.float32)
-    key, k_at = tl.arange(0, BLOCK_K), first_k_at
     for EDGE in tl.static_range(2):  # pyright: ignore[reportGeneralTypeIssues]
-        for _ in range(inner if EDGE else 0, end if EDGE else inner, BLOCK_K):
-            k_tile = _rows(k_at, key, keys, DIM, DIM_TILE, EDGE)
+        for start in range(inner if EDGE else 0, end if EDGE else inner, BLOCK_K):
+            key = start + tl.arange(0, BLOCK_K)
+            k_tile = _rows(k_at + start * k_stride, key, keys, DIM, DIM_TILE, EDGE)
             scores = _scores(q_tile, k_tile, mask, batch, head, query, key, last_key, scale_log2, EDGE)
             weights = tl.exp2(scores - row_shift[:, None]) * row_share[:, None]
-            v_tile = _rows(v_at, key, keys, VALUE_DIM, VALUE_TILE, EDGE)
+            v_tile = _rows(v_at + start * v_stride, key, keys, VALUE_DIM, VALUE_TILE, EDGE)
             weighted = tl.dot(weights.to(v_tile.dtype), v_tile, weighted, input_precision="ieee")
-            key += BLOCK_K
-            k_at += k_step
-            v_at += v_step
     return weighted, _log_sum_exp(largest, total)
 
 
@@ -168,14 +161,16 @@ def grad_q_kernel(
     row_delta = tl.sum(g_tile.to(tl.float32) * out_tile.to(tl.float32), 1)  # = sum over keys of P dP
     tl.store(delta + row_at, row_delta, mask=query < queries)
     scale_log2 = scale * LOG2_E
+    k_stride, v_stride = tl.cast(k.stride[2], tl.int64), tl.cast(v.stride[2], tl.int64)
 
     grad = tl.full([BLOCK_Q, DIM_TILE], 0.0, tl.float32)
     last_key = _last_key(query, queries, keys, CAUSAL)
     inner, end = _sight(mask, first, queries, keys, CAUSAL, BLOCK_Q, BLOCK_K)
     for EDGE in tl.static_range(2):  # pyright: ignore[reportGeneralTypeIssues]
-        for _ in range(inner if EDGE else 0, end if EDGE else inner, BLOCK_K):
-            k_tile = _rows(k_at, key, keys, DIM, DIM_TILE, EDGE)
-            v_tile = _rows(v_at, key, keys, VALUE_DIM, VALUE_TILE, EDGE)
+        for start in range(inner if EDGE else 0, end if EDGE else inner, BLOCK_K):
+            key = start + tl.arange(0, BLOCK_K)
+            k_tile = _rows(k_at + start * k_stride, key, keys, DIM, DIM_TILE, EDGE)
+            v_tile = _rows(v_at + start * v_stride, key, keys, VALUE_DIM, VALUE_TILE, EDGE)
             scores = tl.dot(q_tile, tl.trans(k_tile), input_precision="ieee") * scale_log2
             weights = tl.exp2(scores - row_lse[:, None])
             grad_weights = tl.dot(g_tile, tl.trans(v_tile), input_precision="ieee")
@@ -185,9 +180,6 @@ def grad_q_kernel(
                 seen = _seen(mask, batch, head, query[:, None], key[None, :], last_key[:, None])
                 grad_scores = tl.where(seen, grad_scores, 0.0)
             grad = tl.dot(grad_scores.to(k_tile.dtype), k_tile, grad, input_precision="ieee")
-            key += BLOCK_K
-            k_at += BLOCK_K * tl.cast(k.stride[2], tl.int64)
-            v_at += BLOCK_K * tl.cast(v.stride[2], tl.int64)
 
     grad_tile = (grad * scale).to(grad_q.data.dtype.element_ty)
     tl.store(_pointers(grad_q, batch, head, query, dims), grad_tile, mask=dims_inside)
@@ -215,6 +207,7 @@ def grad_kv_kernel(
     values_inside = (key < keys)[:, None] & (value_dims < VALUE_DIM)
     k_tile = tl.load(_pointers(k, batch, kv_head, key, dims), mask=dims_inside, other=0.0)
     v_tile = tl.load(_pointers(v, batch, kv_head, key, value_dims), mask=values_inside, other=0.0)
+    q_stride, g_stride = tl.cast(q.stride[2], tl.int64), tl.cast(grad_out.stride[2], tl.int64)
     scale_log2 = scale * LOG2_E
 
     # Queries below `begin` see none of these keys, those from `inner` on see all of them.
@@ -230,15 +223,15 @@ def grad_kv_kernel(
     grad_value = tl.full([BLOCK_K, VALUE_TILE], 0.0, tl.float32)
     for member in range(group):
         head = kv_head * group + member
-        query = begin + tl.arange(0, BLOCK_Q)
-        q_at = _pointers(q, batch, head, query, dims)  # (BLOCK_Q, DIM_TILE)
-        g_at = _pointers(grad_out, batch, head, query, value_dims)  # (BLOCK_Q, VALUE_TILE)
+        q_at = _pointers(q, batch, head, tl.arange(0, BLOCK_Q), dims)  # (BLOCK_Q, DIM_TILE)
+        g_at = _pointers(grad_out, batch, head, tl.arange(0, BLOCK_Q), value_dims)  # (BLOCK_Q, VALUE_TILE)
         row_at = (batch * heads + head) * queries
         for INNER in tl.static_range(2):  # pyright: ignore[reportGeneralTypeIssues]
-            for _ in range(inner if INNER else begin, queries if INNER else inner, BLOCK_Q):
+            for start in range(inner if INNER else begin, queries if INNER else inner, BLOCK_Q):
+                query = start + tl.arange(0, BLOCK_Q)
                 inside = query < queries
-                q_tile = tl.load(q_at, mask=inside[:, None] & (dims < DIM), other=0.0)
-                g_tile = tl.load(g_at, mask=inside[:, None] & (value_dims < VALUE_DIM), other=0.0)
+                q_tile = tl.load(q_at + start * q_stride, mask=inside[:, None] & (dims < DIM), other=0.0)
+                g_tile = tl.load(g_at + start * g_stride, mask=inside[:, None] & (value_dims < VALUE_DIM), other=0.0)
                 # +inf gives a query beyond the last no weight; what a key beyond the last collects is not stored.
                 row_lse = tl.load(lse + row_at + query, mask=inside, other=float("inf"))
                 row_delta = tl.load(delta + row_at + query, mask=inside, other=0.0)
@@ -253,9 +246,6 @@ def grad_kv_kernel(
                     grad_scores = tl.where(seen, grad_scores, 0.0)
                 grad_value = tl.dot(weights.to(g_tile.dtype), g_tile, grad_value, input_precision="ieee")
                 grad_key = tl.dot(grad_scores.to(q_tile.dtype), q_tile, grad_key, input_precision="ieee")
-                query += BLOCK_Q
-                q_at += BLOCK_Q * tl.cast(q.stride[2], tl.int64)
-                g_at += BLOCK_Q * tl.cast(grad_out.stride[2], tl.int64)
 
     key_tile = (grad_key * scale).to(grad_k.data.dtype.element_ty)
     value_tile = grad_value.to(grad_v.data.dtype.element_ty)
