@@ -1,15 +1,17 @@
-"""What `online_triton` and `two_pass_triton` share around their kernels: what they take, and how one is launched."""
+"""What `online_triton` and `two_pass_triton` share: what they take, and the torch operator that their kernels are.
 
-import warnings
-from contextlib import AbstractContextManager, nullcontext
-from typing import Any, NamedTuple
+As an operator with a rule for its shapes and one for its gradient, attention is one node to torch.compile, which can
+neither look into a kernel nor break its graph there. The backward pass is an operator of its own.
+
+Source: torch.library and its documentation.
+"""
 
 import torch
 from torch import Tensor
 
 from implementations._contract import check, default_scale
-from implementations._triton_kernels import INTERPRETED, forward_kernel, grad_kv_kernel, grad_q_kernel
-from implementations._triton_tiles import Tile, candidates
+from implementations._triton_kernels import INTERPRETED
+from implementations._triton_launch import Problem, launch, view
 
 MAX_HEAD_DIM = 256
 
@@ -17,18 +19,21 @@ MAX_HEAD_DIM = 256
 def attend_fused(
     sweep: str, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool, scale: float | None
 ) -> Tensor:
-    """Attention in one kernel whose sweep is "online" or "two_pass"; shapes and errors as in the contract.
+    """Attention in one kernel whose sweep is "online" or "two_pass"; shapes and errors as in `_contract`.
 
-    Raises NotImplementedError for float64, for head dims over 256, and for what `cannot_run` names.
+    Under torch.autocast q, k and v are cast first, as torch's own attention does. Raises NotImplementedError for
+    float64, for head dims over 256, and for what `cannot_run` names.
     """
+    q, k, v = _as_autocast_wants(q), _as_autocast_wants(k), _as_autocast_wants(v)
     check(q, k, v, mask)
     refusal = cannot_run(q.device) or _cannot_take(q, v)
     if refusal:
         raise NotImplementedError(refusal)
     if mask is not None:
-        mask = mask.expand(*q.shape[:3], k.shape[2])
+        mask = mask[(None,) * (4 - mask.ndim)]
     scale = default_scale(q) if scale is None else float(scale)
-    return _Attention.apply(sweep, q, k, v, mask, causal, scale)  # type: ignore[no-any-return]
+    out, _ = _ATTENTION(q, k, v, mask, causal, scale, sweep)
+    return out
 
 
 def cannot_run(device: torch.device) -> str | None:
@@ -48,137 +53,97 @@ def _cannot_take(q: Tensor, v: Tensor) -> str | None:
     return None
 
 
-class View(NamedTuple):
-    """A 4-D tensor as the kernels take it: every layout is read where it lies, nothing is copied."""
-
-    data: Tensor
-    stride: tuple[int, ...]
-
-
-def _view(tensor: Tensor) -> View:
-    return View(tensor, tensor.stride())
+def _as_autocast_wants(tensor: Tensor) -> Tensor:
+    if not isinstance(tensor, Tensor) or not tensor.is_floating_point() or tensor.dtype == torch.float64:
+        return tensor
+    device = tensor.device.type
+    if not torch.amp.is_autocast_available(device) or not torch.is_autocast_enabled(device):
+        return tensor
+    return tensor.to(torch.get_autocast_dtype(device))
 
 
-def _blocks(length: int, block: int) -> int:
-    return -(-length // block)
+def _forward(
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool, scale: float, sweep: str
+) -> tuple[Tensor, Tensor]:
+    out, lse = _empty_forward(q, k, v, mask, causal, scale, sweep)
+    launch(sweep, Problem(q, k, v, mask, causal, scale), view(out), lse)
+    return out, lse
 
 
-def _padded(dim: int) -> int:
-    """A product of tiles wants powers of two, and no axis under 16."""
-    return max(16, 1 << (dim - 1).bit_length())
+def _empty_forward(
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool, scale: float, sweep: str
+) -> tuple[Tensor, Tensor]:
+    """The output and the row's log-sum-exp in base 2, (batch, heads, queries), unwritten."""
+    out = q.new_empty(*q.shape[:3], v.shape[3])
+    lse = q.new_empty(q.shape[:3], dtype=torch.float32)
+    return out, lse
 
 
-class _Attention(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any, sweep: str, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool, scale: float
-    ) -> Tensor:
-        out = q.new_empty(*q.shape[:3], v.shape[3])
-        lse = q.new_empty(q.shape[:3], dtype=torch.float32)
-        tile = _tile(sweep, q, v)
-        programs = q.shape[0] * q.shape[1] * _blocks(q.shape[2], tile.queries)
-        own = (_view(out), lse)
-        _launch(forward_kernel, programs, tile, q, k, v, mask, causal, scale, *own, TWO_PASS=sweep == "two_pass")
-        ctx.save_for_backward(q, k, v, mask, out, lse)
-        ctx.causal, ctx.scale = causal, scale
-        return out
-
-    @staticmethod
-    def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
-        return None, *_Gradients.apply(grad_out, *ctx.saved_tensors, ctx.causal, ctx.scale), None, None, None
-
-
-class _Gradients(torch.autograd.Function):
-    """The backward pass as a function of q, k and v, so that a second derivative raises instead of missing terms."""
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        grad_out: Tensor,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        mask: Tensor | None,
-        out: Tensor,
-        lse: Tensor,
-        causal: bool,
-        scale: float,
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        problem = (q, k, v, mask, causal, scale)
-        grad_q, grad_k, grad_v = q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape)
-        # delta = rowsum(grad_out * out) is left by the first kernel for the second, behind it on the same stream.
-        delta = torch.empty_like(lse)
-        rows = (_view(grad_out), lse, delta)
-        tile = _tile("grad_q", q, v)
-        programs = q.shape[0] * q.shape[1] * _blocks(q.shape[2], tile.queries)
-        _launch(grad_q_kernel, programs, tile, *problem, *rows, _view(out), _view(grad_q))
-        tile = _tile("grad_kv", q, v)
-        programs = k.shape[0] * k.shape[1] * _blocks(k.shape[2], tile.keys)
-        _launch(grad_kv_kernel, programs, tile, *problem, *rows, _view(grad_k), _view(grad_v))
-        return grad_q, grad_k, grad_v
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> Tensor:  # type: ignore[override]
-        raise NotImplementedError("the kernels have no second derivative")
-
-
-def _arithmetic_of_a_gpu() -> AbstractContextManager[Any]:
-    """An inf or NaN is a value like others on a GPU; the interpreter's NumPy would warn of it."""
-    return warnings.catch_warnings(action="ignore", category=RuntimeWarning) if INTERPRETED else nullcontext()
-
-
-def _tile(kernel: str, q: Tensor, v: Tensor) -> Tile:
-    return candidates(_architecture(q.device), kernel, q.dtype, max(q.shape[3], v.shape[3]))[0]
-
-
-def _architecture(device: torch.device) -> str:
-    """The name that `_triton_tiles` knows the device by."""
-    if INTERPRETED:
-        return "interpreter"
-    if torch.version.hip:
-        return str(torch.cuda.get_device_properties(device).gcnArchName).partition(":")[0]
-    major, minor = torch.cuda.get_device_capability(device)
-    return f"sm_{major}{minor}"
-
-
-def _launch(
-    kernel: Any,
-    programs: int,
-    tile: Tile,
+def _backward(
+    grad_out: Tensor,
     q: Tensor,
     k: Tensor,
     v: Tensor,
     mask: Tensor | None,
+    out: Tensor,
+    lse: Tensor,
     causal: bool,
     scale: float,
-    *own: View | Tensor,
-    **own_constants: bool,
-) -> None:
-    """`own` is what this kernel alone takes. One grid axis: the others end at 65535 programs."""
-    with torch.cuda.device_of(q), _arithmetic_of_a_gpu():
-        kernel[(programs,)](
-            _view(q),
-            _view(k),
-            _view(v),
-            None if mask is None else _view(mask.view(torch.uint8)),
-            *own,
-            scale,
-            q.shape[1],
-            k.shape[1],
-            q.shape[2],
-            k.shape[2],
-            **own_constants,
-            CAUSAL=causal,
-            DIM=q.shape[3],
-            VALUE_DIM=v.shape[3],
-            DIM_TILE=_padded(q.shape[3]),
-            VALUE_TILE=_padded(v.shape[3]),
-            BLOCK_Q=tile.queries,
-            BLOCK_K=tile.keys,
-            num_warps=tile.warps,
-            num_stages=tile.stages,
-            # Without it, "scaled score - maximum" becomes one fused step from the unrounded product where no select
-            # stands between, which is not 0 at the maximum itself and overflows exp2 once scores are huge; and
-            # blocks inside and at the edge of a mask would round differently.
-            enable_fp_fusion=False,
-        )
+) -> tuple[Tensor, Tensor, Tensor]:
+    grad_q, grad_k, grad_v = _empty_backward(grad_out, q, k, v, mask, out, lse, causal, scale)
+    # delta = rowsum(grad_out * out) is left by the first kernel for the second, behind it on the same stream.
+    rows = (view(grad_out), lse, torch.empty_like(lse))
+    problem = Problem(q, k, v, mask, causal, scale)
+    launch("grad_q", problem, *rows, view(out), view(grad_q))
+    launch("grad_kv", problem, *rows, view(grad_k), view(grad_v))
+    return grad_q, grad_k, grad_v
+
+
+def _empty_backward(
+    grad_out: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor | None,
+    out: Tensor,
+    lse: Tensor,
+    causal: bool,
+    scale: float,
+) -> tuple[Tensor, Tensor, Tensor]:
+    return q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape)
+
+
+def _keep_for_backward(ctx, inputs, output) -> None:  # type: ignore[no-untyped-def]
+    q, k, v, mask, ctx.causal, ctx.scale, _ = inputs
+    out, lse = output
+    ctx.save_for_backward(q, k, v, mask, out, lse)
+    ctx.mark_non_differentiable(lse)
+    ctx.set_materialize_grads(False)  # or each backward pass would fill a gradient of lse with zeros
+
+
+def _backward_of_forward(ctx, grad_out, _):  # type: ignore[no-untyped-def]
+    if grad_out is None:
+        return (None,) * 7
+    return *_ATTENTION_BACKWARD(grad_out, *ctx.saved_tensors, ctx.causal, ctx.scale), None, None, None, None
+
+
+def _no_second_derivative(ctx, *grads):  # type: ignore[no-untyped-def]
+    raise NotImplementedError("the kernels have no second derivative")
+
+
+# The name of the package, so that a copy of it under another name has its own operators.
+_LIBRARY = torch.library.Library(__name__.partition(".")[0], "FRAGMENT")
+
+
+def _operator(name, run, shapes, backward, keep=None):  # type: ignore[no-untyped-def]
+    # torch.library.custom_op would do the same and takes three times as long for each call.
+    _LIBRARY.define(name + torch.library.infer_schema(run, mutates_args=()), tags=torch.Tag.pt2_compliant_tag)
+    _LIBRARY.impl(name, run, "CompositeExplicitAutograd")
+    spelling = f"{_LIBRARY.ns}::{name}"
+    torch.library.register_fake(spelling, shapes, lib=_LIBRARY)
+    torch.library.register_autograd(spelling, backward, setup_context=keep, lib=_LIBRARY)
+    return getattr(getattr(torch.ops, _LIBRARY.ns), name).default
+
+
+_ATTENTION = _operator("triton_attention", _forward, _empty_forward, _backward_of_forward, _keep_for_backward)
+_ATTENTION_BACKWARD = _operator("triton_attention_backward", _backward, _empty_backward, _no_second_derivative)
