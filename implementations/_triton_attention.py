@@ -6,6 +6,9 @@ neither look into a kernel nor break its graph there. The backward pass is an op
 Source: torch.library and its documentation.
 """
 
+from collections.abc import Callable
+from typing import Any, NoReturn
+
 import torch
 from torch import Tensor
 
@@ -40,7 +43,8 @@ def cannot_run(device: torch.device) -> str | None:
     """Why the kernels cannot run on that device, or None."""
     if device.type == "cuda" or (device.type == "cpu" and INTERPRETED):
         return None
-    return f"Triton kernels run on CUDA, or on a CPU under TRITON_INTERPRET=1; not on {device.type} here"
+    wanted = "on CUDA, or on a CPU with TRITON_INTERPRET=1 since before triton was imported"
+    return f"Triton kernels run {wanted}; not on {device.type} here"
 
 
 def _cannot_take(q: Tensor, v: Tensor) -> str | None:
@@ -113,7 +117,7 @@ def _empty_backward(
     return q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape)
 
 
-def _keep_for_backward(ctx, inputs, output) -> None:  # type: ignore[no-untyped-def]
+def _keep_for_backward(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
     q, k, v, mask, ctx.causal, ctx.scale, _ = inputs
     out, lse = output
     ctx.save_for_backward(q, k, v, mask, out, lse)
@@ -121,22 +125,31 @@ def _keep_for_backward(ctx, inputs, output) -> None:  # type: ignore[no-untyped-
     ctx.set_materialize_grads(False)  # or each backward pass would fill a gradient of lse with zeros
 
 
-def _backward_of_forward(ctx, grad_out, _):  # type: ignore[no-untyped-def]
+def _backward_of_forward(ctx: Any, grad_out: Tensor | None, _: None) -> tuple[Tensor | None, ...]:
     if grad_out is None:
         return (None,) * 7
     return *_ATTENTION_BACKWARD(grad_out, *ctx.saved_tensors, ctx.causal, ctx.scale), None, None, None, None
 
 
-def _no_second_derivative(ctx, *grads):  # type: ignore[no-untyped-def]
+def _no_second_derivative(ctx: Any, *grads: Tensor | None) -> NoReturn:
     raise NotImplementedError("the kernels have no second derivative")
 
 
-# The name of the package, so that a copy of it under another name has its own operators.
+# Under the name of the package, so that a copy of it under another name has operators of its own.
 _LIBRARY = torch.library.Library(__name__.partition(".")[0], "FRAGMENT")
 
 
-def _operator(name, run, shapes, backward, keep=None):  # type: ignore[no-untyped-def]
-    # torch.library.custom_op would do the same and takes three times as long for each call.
+def _operator(
+    name: str,
+    run: Callable[..., tuple[Tensor, ...]],
+    shapes: Callable[..., tuple[Tensor, ...]],
+    backward: Callable[..., Any],
+    keep: Callable[..., None] | None = None,
+) -> Any:
+    """An operator that runs `run`, whose outputs look like those of `shapes`.
+
+    As torch.library.custom_op makes one, without its wrapper around each call.
+    """
     _LIBRARY.define(name + torch.library.infer_schema(run, mutates_args=()), tags=torch.Tag.pt2_compliant_tag)
     _LIBRARY.impl(name, run, "CompositeExplicitAutograd")
     spelling = f"{_LIBRARY.ns}::{name}"

@@ -8,12 +8,14 @@ than there are (`python -m verification.static` shows it; Triton 3.6 keeps them 
 """
 
 import os
+import sys
 from typing import Any
 
 import torch
 
-if not torch.cuda.is_available():
-    # Read when a kernel is decorated. Without a GPU a compiled kernel could only fail with "0 active drivers".
+if not torch.cuda.is_available() and "triton" not in sys.modules:
+    # Without a GPU a compiled kernel could only fail with "0 active drivers". The variable is read when a kernel is
+    # decorated, and Triton's own are when it is imported: after that it is too late.
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
 import triton

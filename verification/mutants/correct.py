@@ -134,4 +134,26 @@ wide = scores.to(torch.promote_types(q.dtype, torch.float32))
         new="largest + tl.log2(tl.where(dead, 1.0, total))",
         why="a dead row is kept as -inf: the selects of the backward kernels hide what that gives",
     ),
+    Mutant(
+        name="triton_two_pass_normalised_last",
+        base="two_pass_triton",
+        file="_triton_kernels.py",
+        old="""\
+            weights = tl.exp2(scores - row_shift[:, None]) * row_share[:, None]
+            v_tile = _rows(v_at, key, keys, VALUE_DIM, VALUE_TILE, EDGE)
+            weighted = tl.dot(weights.to(v_tile.dtype), v_tile, weighted, input_precision="ieee")
+            key += BLOCK_K
+            k_at += k_step
+            v_at += v_step
+    return weighted,""",
+        new="""\
+            weights = tl.exp2(scores - row_shift[:, None])
+            v_tile = _rows(v_at, key, keys, VALUE_DIM, VALUE_TILE, EDGE)
+            weighted = tl.dot(weights.to(v_tile.dtype), v_tile, weighted, input_precision="ieee")
+            key += BLOCK_K
+            k_at += k_step
+            v_at += v_step
+    return weighted * row_share[:, None],""",
+        why="the sum of exponentials divides the output instead of each weight",
+    ),
 )

@@ -301,4 +301,55 @@ MUTANTS = (
         killed_by="test_the_output_does_not_depend_on_who_wants_gradients",
         why="the output is right and no gradient flows through it",
     ),
+    Mutant(
+        name="triton_two_pass_sum_not_rescaled",
+        base="two_pass_triton",
+        file=_KERNELS,
+        old="total = total * tl.exp2(largest - shift) + tl.sum(tl.exp2(scores - shift[:, None]), 1)",
+        new="total = total + tl.sum(tl.exp2(scores - shift[:, None]), 1)",
+        report="Dao-AILab/flash-attention#991, deepseek-ai/FlashMLA#177",
+        killed_by="test_rows_sum_to_one",
+        why="a larger maximum does not correct what the first sweep has summed so far",
+    ),
+    Mutant(
+        name="triton_two_pass_second_sweep_unmasked",
+        base="two_pass_triton",
+        file=_KERNELS,
+        old="""\
+            scores = _scores(q_tile, k_tile, mask, batch, head, query, key, last_key, scale_log2, EDGE)
+            weights = tl.exp2(scores - row_shift[:, None]) * row_share[:, None]
+""",
+        new="""\
+            scores = _scores(q_tile, k_tile, mask, batch, head, query, key, last_key, scale_log2, False)
+            weights = tl.exp2(scores - row_shift[:, None]) * row_share[:, None]
+""",
+        report="deepmodeling/deepmd-kit#5715",
+        killed_by="test_the_future_does_not_reach_the_past",
+        why="maximum and sum are those of the keys a query sees, the weights those of all keys",
+    ),
+    Mutant(
+        name="triton_two_pass_values_of_the_first_block",
+        base="two_pass_triton",
+        file=_KERNELS,
+        old="""\
+            k_at += k_step
+            v_at += v_step
+    return weighted,""",
+        new="""\
+            k_at += k_step
+    return weighted,""",
+        report="tracel-ai/cubecl#1027",
+        killed_by="test_the_order_of_the_keys_does_not_matter",
+        why="the weights of every block of keys meet the values of the first",
+    ),
+    Mutant(
+        name="triton_two_pass_dead_row_is_nan",
+        base="two_pass_triton",
+        file=_KERNELS,
+        old="row_share = 1.0 / tl.where(total == 0.0, 1.0, total)",
+        new="row_share = 1.0 / total",
+        report="pytorch/pytorch#103963, pytorch/pytorch#103749",
+        killed_by="test_a_row_that_sees_no_key_is_exactly_zero",
+        why="a row that sees no key is zero times infinity",
+    ),
 )
