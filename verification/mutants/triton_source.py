@@ -332,12 +332,11 @@ MUTANTS = (
         base="two_pass_triton",
         file=_KERNELS,
         old="""\
-            k_at += k_step
-            v_at += v_step
-    return weighted,""",
+            weights = tl.exp2(scores - row_shift[:, None]) * row_share[:, None]
+            v_tile = _rows(v, batch, kv_head, key,""",
         new="""\
-            k_at += k_step
-    return weighted,""",
+            weights = tl.exp2(scores - row_shift[:, None]) * row_share[:, None]
+            v_tile = _rows(v, batch, kv_head, key - start,""",
         report="tracel-ai/cubecl#1027",
         killed_by="test_the_order_of_the_keys_does_not_matter",
         why="the weights of every block of keys meet the values of the first",

@@ -23,9 +23,9 @@ def faults(
 ) -> list[str]:
     """The claims that it breaks; `first` and `last` are the kernel in Triton's dialects, `shared` is in bytes."""
     found = []
-    if code.spill_bytes and configuration.variant != "strided":
+    if code.spill_bytes:
         found.append(f"{code.spill_bytes} bytes of registers are spilled")
-    if code.stack_bytes and configuration.variant != "strided":
+    if code.stack_bytes:
         found.append(f"{code.stack_bytes} bytes of stack are used")
     limit = ARCHITECTURES[configuration.architecture].shared_per_program
     if shared > limit:

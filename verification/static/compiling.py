@@ -110,4 +110,4 @@ def _tensor(configuration: Configuration, length: int) -> Tensor:
     width, dtype = configuration.head_dim, configuration.dtype
     if configuration.variant != "strided":
         return torch.empty(BATCH, HEADS, length, width, dtype=dtype, device="meta")
-    return torch.empty(BATCH, HEADS, length, 3 * width + 1, dtype=dtype, device="meta")[..., 1::3]
+    return torch.empty(BATCH, HEADS, length, width + 1, dtype=dtype, device="meta")[..., 1:]

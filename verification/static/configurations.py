@@ -7,9 +7,8 @@ is looked at where registers are scarcest in practice, at head dim 128 in bfloat
 
 full      not causal
 masked    causal, and a boolean mask of every score: pointers and loads beside everything else
-strided   causal, and nothing is aligned: no two elements of a row are neighbours and no stride is even, so that each
-          element is loaded alone and wants an address of its own. It is shown, and may spill: only a smaller tile would
-          not, and tiles are chosen for layouts that can be loaded 16 bytes at a time, as every view of heads can
+strided   causal, and a slice of something wider whose rows lie an odd number of elements apart: no two elements may be
+          loaded at once, and every load has an address of its own
 """
 
 from collections.abc import Iterator

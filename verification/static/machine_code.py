@@ -64,9 +64,12 @@ def read_cuda(sass: str, usage: str) -> MachineCode:
 
 
 def read_hip(assembly: str) -> MachineCode:
-    """From LLVM's assembly for AMD, which ends with what the kernel takes."""
+    """From LLVM's assembly for AMD, which ends with what the kernel takes.
+
+    Scalar registers are put by in lanes of vector registers, which takes no memory: only the latter's spills count.
+    """
     used = {name: int(number) for name, number in re.findall(r"\.(\w+):\s+(\d+)\n", assembly)}
-    spilled = 4 * (used["vgpr_spill_count"] + used["sgpr_spill_count"])
+    spilled = 4 * used["vgpr_spill_count"]
     return _read(_from_amdgcn(assembly), used["vgpr_count"], spilled, used["private_segment_fixed_size"])
 
 
