@@ -73,15 +73,14 @@ def account(configuration: Configuration) -> dict[str, Any]:
 def inner_loop(configuration: Configuration, loops: tuple[Loop, ...]) -> int:
     """Instructions of the loop that a long sequence spends its time in, of one warp; of both sweeps where it has two.
 
-    A sweep is two loops, over the blocks that every query sees and over those at an edge, which have more to do. The
-    former is what counts. Under a mask every block is at an edge, and the compiler may have dropped the other loop.
-    Raises ValueError where the machine code looks otherwise.
+    A sweep has two loops that multiply equally often: over the blocks that every query sees, and over those at an edge,
+    which have more to do. The former is what counts, but under a mask every block is at an edge. A loop that has
+    nothing to do, as the former under a mask, may be missing. Raises ValueError where the machine code looks otherwise.
     """
-    masked = configuration.variant == "masked"
+    sizes: dict[int, list[int]] = {}
+    for loop in loops:
+        sizes.setdefault(loop.products, []).append(loop.instructions)
     sweeps = 2 if configuration.backend == "two_pass_triton" else 1
-    sizes = [loop.instructions for loop in loops]
-    if len(sizes) == 2 * sweeps:
-        return sum((max if masked else min)(pair) for pair in zip(sizes[::2], sizes[1::2], strict=True))
-    if masked and len(sizes) == sweeps:
-        return sum(sizes)
-    raise ValueError(f"{configuration}: the machine code has {len(sizes)} inner loops; wanted {2 * sweeps}")
+    if len(sizes) != sweeps:
+        raise ValueError(f"{configuration}: {len(sizes)} kinds of inner loop where there should be {sweeps}: {loops}")
+    return sum((max if configuration.variant == "masked" else min)(those) for those in sizes.values())

@@ -33,10 +33,10 @@ class Instruction(NamedTuple):
 
 
 class Loop(NamedTuple):
-    """A loop that multiplies tiles and holds no other that does; `place` is where it lies among the instructions."""
+    """A loop that multiplies tiles and holds no other that does: its instructions, and those that multiply."""
 
-    place: int
     instructions: int
+    products: int
 
 
 class MachineCode(NamedTuple):
@@ -121,14 +121,15 @@ def _from_amdgcn(assembly: str) -> list[Instruction]:
 
 
 def _inner_loops(code: Sequence[Instruction]) -> tuple[Loop, ...]:
-    """Those that multiply tiles and hold no other that does, in the order of the code."""
-    loops = [body for body in _loops(code) if any(_multiplies_tiles(code[at]) for at in body)]
-    inner = [body for body in loops if not any(other < body for other in loops)]
-    return tuple(sorted(Loop(min(body), len(body)) for body in inner))
+    """Those that multiply tiles and hold no other that does, in the order of the code.
 
-
-def _multiplies_tiles(step: Instruction) -> bool:
-    return any(name.search(step.text) for name in (*TENSOR_CORE.values(), MULTIPLY_ADD))
+    By tensor-core instructions, and in a kernel without any by multiply-adds: a division is made of those too.
+    """
+    products = {at for at, step in enumerate(code) if any(name.search(step.text) for name in TENSOR_CORE.values())}
+    products = products or {at for at, step in enumerate(code) if MULTIPLY_ADD.search(step.text)}
+    loops = [body for body in _loops(code) if body & products]
+    inner = sorted((body for body in loops if not any(other < body for other in loops)), key=min)
+    return tuple(Loop(len(body), len(body & products)) for body in inner)
 
 
 def _loops(code: Sequence[Instruction]) -> list[frozenset[int]]:
