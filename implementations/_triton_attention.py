@@ -14,7 +14,7 @@ from torch import Tensor
 
 from implementations._contract import check, default_scale
 from implementations._triton_kernels import INTERPRETED
-from implementations._triton_launch import Problem, launch, view
+from implementations._triton_launch import Inputs, launch, view
 
 MAX_HEAD_DIM = 256
 
@@ -61,16 +61,17 @@ def _as_autocast_wants(tensor: Tensor) -> Tensor:
     if not isinstance(tensor, Tensor) or not tensor.is_floating_point() or tensor.dtype == torch.float64:
         return tensor
     device = tensor.device.type
-    if not torch.amp.is_autocast_available(device) or not torch.is_autocast_enabled(device):
-        return tensor
-    return tensor.to(torch.get_autocast_dtype(device))
+    # Not every type of device has an autocast to ask for.
+    if device in ("cpu", "cuda") and torch.is_autocast_enabled(device):
+        return tensor.to(torch.get_autocast_dtype(device))
+    return tensor
 
 
 def _forward(
     q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool, scale: float, sweep: str
 ) -> tuple[Tensor, Tensor]:
     out, lse = _empty_forward(q, k, v, mask, causal, scale, sweep)
-    launch(sweep, Problem(q, k, v, mask, causal, scale), view(out), lse)
+    launch(sweep, Inputs(q, k, v, mask, causal, scale), view(out), lse)
     return out, lse
 
 
@@ -97,9 +98,9 @@ def _backward(
     grad_q, grad_k, grad_v = _empty_backward(grad_out, q, k, v, mask, out, lse, causal, scale)
     # delta = rowsum(grad_out * out) is left by the first kernel for the second, behind it on the same stream.
     rows = (view(grad_out), lse, torch.empty_like(lse))
-    problem = Problem(q, k, v, mask, causal, scale)
-    launch("grad_q", problem, *rows, view(out), view(grad_q))
-    launch("grad_kv", problem, *rows, view(grad_k), view(grad_v))
+    inputs = Inputs(q, k, v, mask, causal, scale)
+    launch("grad_q", inputs, *rows, view(out), view(grad_q))
+    launch("grad_kv", inputs, *rows, view(grad_k), view(grad_v))
     return grad_q, grad_k, grad_v
 
 

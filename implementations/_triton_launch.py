@@ -19,7 +19,7 @@ KERNELS: dict[str, Any] = {
 }
 
 
-class Problem(NamedTuple):
+class Inputs(NamedTuple):
     """What every kernel takes; shapes as in `implementations._contract`, the mask with 4 axes."""
 
     q: Tensor
@@ -42,9 +42,9 @@ def view(tensor: Tensor) -> View:
     return View(tensor, tensor.stride())
 
 
-def launch(name: str, problem: Problem, *own: View | Tensor) -> None:
-    """Launches the kernel of that name over the problem; `own` is what this kernel alone takes."""
-    q, k, v, mask, causal, scale = problem
+def launch(name: str, inputs: Inputs, *own: View | Tensor) -> None:
+    """Launches the kernel of that name in KERNELS; `own` is what this kernel alone takes."""
+    q, k, v, mask, causal, scale = inputs
     if mask is not None:
         # An axis of 1 gets a stride of 0: no mask is written out in full.
         mask = mask.expand(*q.shape[:3], k.shape[2]).view(torch.uint8)
