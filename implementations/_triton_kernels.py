@@ -230,8 +230,8 @@ def grad_kv_kernel(
             grad_value = tl.dot(weights.to(g_tile.dtype), g_tile, grad_value, input_precision="ieee")
             grad_key = tl.dot(grad_scores.to(q_tile.dtype), q_tile, grad_key, input_precision="ieee")
             block += BLOCK_Q
-            member += (block >= stop).to(tl.int32)
-            block = tl.where(block >= stop, start, block)
+            member = tl.where(block < stop, member, member + 1)
+            block = tl.where(block < stop, block, start)
 
     _store_rows(grad_k, batch, kv_head, key, keys, grad_key * scale, DIM, DIM_TILE)
     _store_rows(grad_v, batch, kv_head, key, keys, grad_value, VALUE_DIM, VALUE_TILE)
