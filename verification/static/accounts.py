@@ -73,14 +73,16 @@ def account(configuration: Configuration) -> dict[str, Any]:
 def inner_loop(configuration: Configuration, loops: tuple[Loop, ...]) -> int:
     """Instructions of the loop that a long sequence spends its time in, of one warp; of both sweeps where it has two.
 
-    A sweep has two loops that multiply equally often: over the blocks that every query sees, and over those at an edge,
-    which have more to do. The former is what counts, but under a mask every block is at an edge. A loop that has
-    nothing to do, as the former under a mask, may be missing. Raises ValueError where the machine code looks otherwise.
+    A sweep has two loops: over the blocks that every query sees, and over those at an edge, which have more to do. The
+    former is what counts, but under a mask every block is at an edge. A loop that has nothing to do, as the former
+    under a mask, may be missing. Of two sweeps the first does one product where the second does two. Raises ValueError
+    where the machine code looks otherwise.
     """
-    sizes: dict[int, list[int]] = {}
-    for loop in loops:
-        sizes.setdefault(loop.products, []).append(loop.instructions)
-    sweeps = 2 if configuration.backend == "two_pass_triton" else 1
-    if len(sizes) != sweeps:
-        raise ValueError(f"{configuration}: {len(sizes)} kinds of inner loop where there should be {sweeps}: {loops}")
-    return sum((max if configuration.variant == "masked" else min)(those) for those in sizes.values())
+    most = max((loop.products for loop in loops), default=0)
+    last = [loop.instructions for loop in loops if 4 * loop.products > 3 * most]
+    first = [loop.instructions for loop in loops if 4 * loop.products <= 3 * most]
+    sweeps = [sweep for sweep in (first, last) if sweep]
+    wanted = 2 if configuration.backend == "two_pass_triton" else 1
+    if len(sweeps) != wanted or any(len(sweep) > 2 for sweep in sweeps):
+        raise ValueError(f"{configuration}: {len(sweeps)} sweeps where there should be {wanted}: {loops}")
+    return sum((max if configuration.variant == "masked" else min)(sweep) for sweep in sweeps)
