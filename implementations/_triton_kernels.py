@@ -3,6 +3,8 @@
 Each takes q, k, v, the mask and the gradients as a tensor with its strides, `view.data` and `view.stride`; what is
 kept for each row, the log-sum-exp (base 2) and delta, is a contiguous (batch, heads, queries). One grid axis runs over
 batch, heads and blocks. Tiles are padded to DIM_TILE and VALUE_TILE, powers of two, with zeros that are never stored.
+A loop computes the pointers of each block anew: carried along, from one loop to the next, they take more registers
+than there are (`python -m verification.static` shows it; Triton 3.6 keeps them twice).
 """
 
 import os
@@ -42,30 +44,21 @@ def forward_kernel(
     kv_head = head // (heads // kv_heads)
     first = tl.program_id(0) % blocks * BLOCK_Q
     query = first + tl.arange(0, BLOCK_Q)
-    key = tl.arange(0, BLOCK_K)
-    dims, value_dims = tl.arange(0, DIM_TILE)[None, :], tl.arange(0, VALUE_TILE)[None, :]
-    q_at = _pointers(q, batch, head, query, dims)  # (BLOCK_Q, DIM_TILE)
-    k_at = _pointers(k, batch, kv_head, key, dims)  # (BLOCK_K, DIM_TILE)
-    v_at = _pointers(v, batch, kv_head, key, value_dims)  # (BLOCK_K, VALUE_TILE)
-    k_step = BLOCK_K * tl.cast(k.stride[2], tl.int64)
-    v_step = BLOCK_K * tl.cast(v.stride[2], tl.int64)
-    q_tile = tl.load(q_at, mask=(query < queries)[:, None] & (dims < DIM), other=0.0)
+    q_tile = _rows(q, batch, head, query, queries, DIM, DIM_TILE, EDGE=True)
     last_key = _last_key(query, queries, keys, CAUSAL)
     inner, end = _sight(mask, first, queries, keys, CAUSAL, BLOCK_Q, BLOCK_K)
 
     if TWO_PASS:
         weighted, row_lse = _two_passes(
-            q_tile, k_at, v_at, k_step, v_step, mask, batch, head, query, last_key, scale * LOG2_E, keys, inner, end,
+            q_tile, k, v, mask, batch, head, kv_head, query, last_key, scale * LOG2_E, keys, inner, end,
             DIM, VALUE_DIM, DIM_TILE, VALUE_TILE, BLOCK_Q, BLOCK_K,
         )  # fmt: skip
     else:
         weighted, row_lse = _one_pass(
-            q_tile, k_at, v_at, k_step, v_step, mask, batch, head, query, last_key, scale * LOG2_E, keys, inner, end,
+            q_tile, k, v, mask, batch, head, kv_head, query, last_key, scale * LOG2_E, keys, inner, end,
             DIM, VALUE_DIM, DIM_TILE, VALUE_TILE, BLOCK_Q, BLOCK_K,
         )  # fmt: skip
-    out_at = _pointers(out, batch, head, query, value_dims)
-    out_tile = weighted.to(out.data.dtype.element_ty)
-    tl.store(out_at, out_tile, mask=(query < queries)[:, None] & (value_dims < VALUE_DIM))
+    _store_rows(out, batch, head, query, queries, weighted, VALUE_DIM, VALUE_TILE)
     tl.store(lse + (batch * heads + head) * queries + query, row_lse, mask=query < queries)
 
 
@@ -75,7 +68,7 @@ def forward_kernel(
 
 @_inlined
 def _one_pass(
-    q_tile, k_at, v_at, k_step, v_step, mask, batch, head, query, last_key, scale_log2, keys, inner, end,
+    q_tile, k, v, mask, batch, head, kv_head, query, last_key, scale_log2, keys, inner, end,
     DIM: tl.constexpr, VALUE_DIM: tl.constexpr,
     DIM_TILE: tl.constexpr, VALUE_TILE: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
@@ -83,62 +76,54 @@ def _one_pass(
     largest = tl.full([BLOCK_Q], float("-inf"), tl.float32)
     total = tl.full([BLOCK_Q], 0.0, tl.float32)
     weighted = tl.full([BLOCK_Q, VALUE_TILE], 0.0, tl.float32)
-    key = tl.arange(0, BLOCK_K)
     for EDGE in tl.static_range(2):  # pyright: ignore[reportGeneralTypeIssues]
-        for _ in range(inner if EDGE else 0, end if EDGE else inner, BLOCK_K):
-            k_tile = _rows(k_at, key, keys, DIM, DIM_TILE, EDGE)
+        for start in range(inner if EDGE else 0, end if EDGE else inner, BLOCK_K):
+            key = start + tl.arange(0, BLOCK_K)
+            k_tile = _rows(k, batch, kv_head, key, keys, DIM, DIM_TILE, EDGE)
             scores = _scores(q_tile, k_tile, mask, batch, head, query, key, last_key, scale_log2, EDGE)
             new_largest = tl.maximum(largest, tl.max(scores, 1))
             shift = _finite(new_largest) if EDGE else new_largest
             weights = tl.exp2(scores - shift[:, None])
             correction = tl.exp2(largest - shift)
             total = total * correction + tl.sum(weights, 1)
-            v_tile = _rows(v_at, key, keys, VALUE_DIM, VALUE_TILE, EDGE)
+            v_tile = _rows(v, batch, kv_head, key, keys, VALUE_DIM, VALUE_TILE, EDGE)
             weighted = weighted * correction[:, None]
             weighted = tl.dot(weights.to(v_tile.dtype), v_tile, weighted, input_precision="ieee")
             largest = new_largest
-            key += BLOCK_K
-            k_at += k_step
-            v_at += v_step
     row_total = tl.where(total == 0.0, 1.0, total)
     return weighted / row_total[:, None], _log_sum_exp(largest, total)
 
 
 @_inlined
 def _two_passes(
-    q_tile, k_at, v_at, k_step, v_step, mask, batch, head, query, last_key, scale_log2, keys, inner, end,
+    q_tile, k, v, mask, batch, head, kv_head, query, last_key, scale_log2, keys, inner, end,
     DIM: tl.constexpr, VALUE_DIM: tl.constexpr,
     DIM_TILE: tl.constexpr, VALUE_TILE: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
     """First the maximum and the sum of exponentials of the whole row, then weights that are final, times the values."""
     largest = tl.full([BLOCK_Q], float("-inf"), tl.float32)
     total = tl.full([BLOCK_Q], 0.0, tl.float32)
-    key, first_k_at = tl.arange(0, BLOCK_K), k_at
     for EDGE in tl.static_range(2):  # pyright: ignore[reportGeneralTypeIssues]
-        for _ in range(inner if EDGE else 0, end if EDGE else inner, BLOCK_K):
-            k_tile = _rows(k_at, key, keys, DIM, DIM_TILE, EDGE)
+        for start in range(inner if EDGE else 0, end if EDGE else inner, BLOCK_K):
+            key = start + tl.arange(0, BLOCK_K)
+            k_tile = _rows(k, batch, kv_head, key, keys, DIM, DIM_TILE, EDGE)
             scores = _scores(q_tile, k_tile, mask, batch, head, query, key, last_key, scale_log2, EDGE)
             new_largest = tl.maximum(largest, tl.max(scores, 1))
             shift = _finite(new_largest) if EDGE else new_largest
             total = total * tl.exp2(largest - shift) + tl.sum(tl.exp2(scores - shift[:, None]), 1)
             largest = new_largest
-            key += BLOCK_K
-            k_at += k_step
 
     row_shift = _finite(largest)
     row_share = 1.0 / tl.where(total == 0.0, 1.0, total)
     weighted = tl.full([BLOCK_Q, VALUE_TILE], 0.0, tl.float32)
-    key, k_at = tl.arange(0, BLOCK_K), first_k_at
     for EDGE in tl.static_range(2):  # pyright: ignore[reportGeneralTypeIssues]
-        for _ in range(inner if EDGE else 0, end if EDGE else inner, BLOCK_K):
-            k_tile = _rows(k_at, key, keys, DIM, DIM_TILE, EDGE)
+        for start in range(inner if EDGE else 0, end if EDGE else inner, BLOCK_K):
+            key = start + tl.arange(0, BLOCK_K)
+            k_tile = _rows(k, batch, kv_head, key, keys, DIM, DIM_TILE, EDGE)
             scores = _scores(q_tile, k_tile, mask, batch, head, query, key, last_key, scale_log2, EDGE)
             weights = tl.exp2(scores - row_shift[:, None]) * row_share[:, None]
-            v_tile = _rows(v_at, key, keys, VALUE_DIM, VALUE_TILE, EDGE)
+            v_tile = _rows(v, batch, kv_head, key, keys, VALUE_DIM, VALUE_TILE, EDGE)
             weighted = tl.dot(weights.to(v_tile.dtype), v_tile, weighted, input_precision="ieee")
-            key += BLOCK_K
-            k_at += k_step
-            v_at += v_step
     return weighted, _log_sum_exp(largest, total)
 
 
@@ -156,15 +141,9 @@ def grad_q_kernel(
     kv_head = head // (heads // kv_heads)
     first = tl.program_id(0) % blocks * BLOCK_Q
     query = first + tl.arange(0, BLOCK_Q)
-    key = tl.arange(0, BLOCK_K)
-    dims, value_dims = tl.arange(0, DIM_TILE)[None, :], tl.arange(0, VALUE_TILE)[None, :]
-    k_at = _pointers(k, batch, kv_head, key, dims)  # (BLOCK_K, DIM_TILE)
-    v_at = _pointers(v, batch, kv_head, key, value_dims)  # (BLOCK_K, VALUE_TILE)
-    dims_inside = (query < queries)[:, None] & (dims < DIM)
-    values_inside = (query < queries)[:, None] & (value_dims < VALUE_DIM)
-    q_tile = tl.load(_pointers(q, batch, head, query, dims), mask=dims_inside, other=0.0)
-    g_tile = tl.load(_pointers(grad_out, batch, head, query, value_dims), mask=values_inside, other=0.0)
-    out_tile = tl.load(_pointers(out, batch, head, query, value_dims), mask=values_inside, other=0.0)
+    q_tile = _rows(q, batch, head, query, queries, DIM, DIM_TILE, EDGE=True)
+    g_tile = _rows(grad_out, batch, head, query, queries, VALUE_DIM, VALUE_TILE, EDGE=True)
+    out_tile = _rows(out, batch, head, query, queries, VALUE_DIM, VALUE_TILE, EDGE=True)
     row_at = (batch * heads + head) * queries + query
     row_lse = tl.load(lse + row_at, mask=query < queries, other=float("inf"))
     row_delta = tl.sum(g_tile.to(tl.float32) * out_tile.to(tl.float32), 1)  # = sum over keys of P dP
@@ -175,9 +154,10 @@ def grad_q_kernel(
     last_key = _last_key(query, queries, keys, CAUSAL)
     inner, end = _sight(mask, first, queries, keys, CAUSAL, BLOCK_Q, BLOCK_K)
     for EDGE in tl.static_range(2):  # pyright: ignore[reportGeneralTypeIssues]
-        for _ in range(inner if EDGE else 0, end if EDGE else inner, BLOCK_K):
-            k_tile = _rows(k_at, key, keys, DIM, DIM_TILE, EDGE)
-            v_tile = _rows(v_at, key, keys, VALUE_DIM, VALUE_TILE, EDGE)
+        for start in range(inner if EDGE else 0, end if EDGE else inner, BLOCK_K):
+            key = start + tl.arange(0, BLOCK_K)
+            k_tile = _rows(k, batch, kv_head, key, keys, DIM, DIM_TILE, EDGE)
+            v_tile = _rows(v, batch, kv_head, key, keys, VALUE_DIM, VALUE_TILE, EDGE)
             scores = tl.dot(q_tile, tl.trans(k_tile), input_precision="ieee") * scale_log2
             weights = tl.exp2(scores - row_lse[:, None])
             grad_weights = tl.dot(g_tile, tl.trans(v_tile), input_precision="ieee")
@@ -187,12 +167,8 @@ def grad_q_kernel(
                 seen = _seen(mask, batch, head, query[:, None], key[None, :], last_key[:, None])
                 grad_scores = tl.where(seen, grad_scores, 0.0)
             grad = tl.dot(grad_scores.to(k_tile.dtype), k_tile, grad, input_precision="ieee")
-            key += BLOCK_K
-            k_at += BLOCK_K * tl.cast(k.stride[2], tl.int64)
-            v_at += BLOCK_K * tl.cast(v.stride[2], tl.int64)
 
-    grad_tile = (grad * scale).to(grad_q.data.dtype.element_ty)
-    tl.store(_pointers(grad_q, batch, head, query, dims), grad_tile, mask=dims_inside)
+    _store_rows(grad_q, batch, head, query, queries, grad * scale, DIM, DIM_TILE)
 
 
 @triton.jit
@@ -212,11 +188,8 @@ def grad_kv_kernel(
     group = heads // kv_heads
     first = tl.program_id(0) % blocks * BLOCK_K
     key = first + tl.arange(0, BLOCK_K)
-    dims, value_dims = tl.arange(0, DIM_TILE)[None, :], tl.arange(0, VALUE_TILE)[None, :]
-    dims_inside = (key < keys)[:, None] & (dims < DIM)
-    values_inside = (key < keys)[:, None] & (value_dims < VALUE_DIM)
-    k_tile = tl.load(_pointers(k, batch, kv_head, key, dims), mask=dims_inside, other=0.0)
-    v_tile = tl.load(_pointers(v, batch, kv_head, key, value_dims), mask=values_inside, other=0.0)
+    k_tile = _rows(k, batch, kv_head, key, keys, DIM, DIM_TILE, EDGE=True)
+    v_tile = _rows(v, batch, kv_head, key, keys, VALUE_DIM, VALUE_TILE, EDGE=True)
     scale_log2 = scale * LOG2_E
 
     # Queries below `begin` see none of these keys, those from `inner` on see all of them.
@@ -230,39 +203,38 @@ def grad_kv_kernel(
         inner = queries
     grad_key = tl.full([BLOCK_K, DIM_TILE], 0.0, tl.float32)
     grad_value = tl.full([BLOCK_K, VALUE_TILE], 0.0, tl.float32)
-    for member in range(group):
-        head = kv_head * group + member
-        query = begin + tl.arange(0, BLOCK_Q)
-        q_at = _pointers(q, batch, head, query, dims)  # (BLOCK_Q, DIM_TILE)
-        g_at = _pointers(grad_out, batch, head, query, value_dims)  # (BLOCK_Q, VALUE_TILE)
-        row_at = (batch * heads + head) * queries
-        for INNER in tl.static_range(2):  # pyright: ignore[reportGeneralTypeIssues]
-            for _ in range(inner if INNER else begin, queries if INNER else inner, BLOCK_Q):
-                inside = query < queries
-                q_tile = tl.load(q_at, mask=inside[:, None] & (dims < DIM), other=0.0)
-                g_tile = tl.load(g_at, mask=inside[:, None] & (value_dims < VALUE_DIM), other=0.0)
-                # +inf gives a query beyond the last no weight; what a key beyond the last collects is not stored.
-                row_lse = tl.load(lse + row_at + query, mask=inside, other=float("inf"))
-                row_delta = tl.load(delta + row_at + query, mask=inside, other=0.0)
-                scores = tl.dot(k_tile, tl.trans(q_tile), input_precision="ieee") * scale_log2
-                weights = tl.exp2(scores - row_lse[None, :])  # (BLOCK_K, BLOCK_Q)
-                grad_weights = tl.dot(v_tile, tl.trans(g_tile), input_precision="ieee")
-                grad_scores = weights * (grad_weights - row_delta[None, :])
-                if not INNER:
-                    last_key = _last_key(query, queries, keys, CAUSAL)
-                    seen = _seen(mask, batch, head, query[None, :], key[:, None], last_key[None, :])
-                    weights = tl.where(seen, weights, 0.0)
-                    grad_scores = tl.where(seen, grad_scores, 0.0)
-                grad_value = tl.dot(weights.to(g_tile.dtype), g_tile, grad_value, input_precision="ieee")
-                grad_key = tl.dot(grad_scores.to(q_tile.dtype), q_tile, grad_key, input_precision="ieee")
-                query += BLOCK_Q
-                q_at += BLOCK_Q * tl.cast(q.stride[2], tl.int64)
-                g_at += BLOCK_Q * tl.cast(grad_out.stride[2], tl.int64)
+    # The heads in one walk, with their masked blocks first: a loop over heads round it would keep the addresses that
+    # all heads share in registers, and drain the pipeline with each head.
+    for INNER in tl.static_range(2):  # pyright: ignore[reportGeneralTypeIssues]
+        start, stop = (inner, queries) if INNER else (begin, inner)
+        member, block = 0, start
+        for _ in range(group * tl.cdiv(stop - start, BLOCK_Q)):
+            head = kv_head * group + member
+            query = block + tl.arange(0, BLOCK_Q)
+            inside = query < queries
+            q_tile = _rows(q, batch, head, query, queries, DIM, DIM_TILE, EDGE=True)
+            g_tile = _rows(grad_out, batch, head, query, queries, VALUE_DIM, VALUE_TILE, EDGE=True)
+            # +inf gives a query beyond the last no weight; what a key beyond the last collects is not stored.
+            row_at = (batch * heads + head) * queries + query
+            row_lse = tl.load(lse + row_at, mask=inside, other=float("inf"))
+            row_delta = tl.load(delta + row_at, mask=inside, other=0.0)
+            scores = tl.dot(k_tile, tl.trans(q_tile), input_precision="ieee") * scale_log2
+            weights = tl.exp2(scores - row_lse[None, :])  # (BLOCK_K, BLOCK_Q)
+            grad_weights = tl.dot(v_tile, tl.trans(g_tile), input_precision="ieee")
+            grad_scores = weights * (grad_weights - row_delta[None, :])
+            if not INNER:
+                last_key = _last_key(query, queries, keys, CAUSAL)
+                seen = _seen(mask, batch, head, query[None, :], key[:, None], last_key[None, :])
+                weights = tl.where(seen, weights, 0.0)
+                grad_scores = tl.where(seen, grad_scores, 0.0)
+            grad_value = tl.dot(weights.to(g_tile.dtype), g_tile, grad_value, input_precision="ieee")
+            grad_key = tl.dot(grad_scores.to(q_tile.dtype), q_tile, grad_key, input_precision="ieee")
+            block += BLOCK_Q
+            member = tl.where(block < stop, member, member + 1)
+            block = tl.where(block < stop, block, start)
 
-    key_tile = (grad_key * scale).to(grad_k.data.dtype.element_ty)
-    value_tile = grad_value.to(grad_v.data.dtype.element_ty)
-    tl.store(_pointers(grad_k, batch, kv_head, key, dims), key_tile, mask=dims_inside)
-    tl.store(_pointers(grad_v, batch, kv_head, key, value_dims), value_tile, mask=values_inside)
+    _store_rows(grad_k, batch, kv_head, key, keys, grad_key * scale, DIM, DIM_TILE)
+    _store_rows(grad_v, batch, kv_head, key, keys, grad_value, VALUE_DIM, VALUE_TILE)
 
 
 @_inlined
@@ -273,12 +245,21 @@ def _pointers(view, batch, head, rows, columns):
 
 
 @_inlined
-def _rows(at, row, rows, WIDTH: tl.constexpr, TILE: tl.constexpr, EDGE: tl.constexpr):
-    """The tile at these pointers, with zeros beyond WIDTH and, in an edge block, for a row beyond the last."""
-    inside = tl.arange(0, TILE)[None, :] < WIDTH
+def _rows(view, batch, head, row, rows, WIDTH: tl.constexpr, TILE: tl.constexpr, EDGE: tl.constexpr):
+    """(rows, TILE): these rows of one head, with zeros beyond WIDTH and, where EDGE, for a row beyond the last."""
+    column = tl.arange(0, TILE)[None, :]
+    inside = column < WIDTH
     if EDGE:
         inside = inside & (row < rows)[:, None]
-    return tl.load(at, mask=inside, other=0.0)
+    return tl.load(_pointers(view, batch, head, row, column), mask=inside, other=0.0)
+
+
+@_inlined
+def _store_rows(view, batch, head, row, rows, tile, WIDTH: tl.constexpr, TILE: tl.constexpr):
+    """Rounds the tile to the dtype of the tensor, and stores what lies inside it."""
+    column = tl.arange(0, TILE)[None, :]
+    inside = (row < rows)[:, None] & (column < WIDTH)
+    tl.store(_pointers(view, batch, head, row, column), tile.to(view.data.dtype.element_ty), mask=inside)
 
 
 @_inlined

@@ -140,19 +140,13 @@ wide = scores.to(torch.promote_types(q.dtype, torch.float32))
         file="_triton_kernels.py",
         old="""\
             weights = tl.exp2(scores - row_shift[:, None]) * row_share[:, None]
-            v_tile = _rows(v_at, key, keys, VALUE_DIM, VALUE_TILE, EDGE)
+            v_tile = _rows(v, batch, kv_head, key, keys, VALUE_DIM, VALUE_TILE, EDGE)
             weighted = tl.dot(weights.to(v_tile.dtype), v_tile, weighted, input_precision="ieee")
-            key += BLOCK_K
-            k_at += k_step
-            v_at += v_step
     return weighted,""",
         new="""\
             weights = tl.exp2(scores - row_shift[:, None])
-            v_tile = _rows(v_at, key, keys, VALUE_DIM, VALUE_TILE, EDGE)
+            v_tile = _rows(v, batch, kv_head, key, keys, VALUE_DIM, VALUE_TILE, EDGE)
             weighted = tl.dot(weights.to(v_tile.dtype), v_tile, weighted, input_precision="ieee")
-            key += BLOCK_K
-            k_at += k_step
-            v_at += v_step
     return weighted * row_share[:, None],""",
         why="the sum of exponentials divides the output instead of each weight",
     ),

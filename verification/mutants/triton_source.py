@@ -117,15 +117,11 @@ MUTANTS = (
         file=_KERNELS,
         old="""\
             largest = new_largest
-            key += BLOCK_K
-            k_at += k_step
-            v_at""",
+    row_total""",
         new="""\
             largest = new_largest
             scale_log2 = scale_log2 * LOG2_E
-            key += BLOCK_K
-            k_at += k_step
-            v_at""",
+    row_total""",
         report="flagos-ai/FlagGems#424",
         killed_by="test_the_order_of_the_keys_does_not_matter",
         why="the scale grows by log2(e) with every block of keys",
@@ -155,16 +151,14 @@ MUTANTS = (
     kv_head = head // (heads // kv_heads)
     first = tl.program_id(0) % blocks * BLOCK_Q
     query = first + tl.arange(0, BLOCK_Q)
-    key = tl.arange(0, BLOCK_K)
-    dims, value_dims = tl.arange(0, DIM_TILE)[None, :], tl.arange(0, VALUE_TILE)[None, :]
-    q_at =""",
+    q_tile = _rows(q, batch, head, query, queries, DIM, DIM_TILE, EDGE=True)
+    last_key""",
         new="""\
     kv_head = head // kv_heads % kv_heads
     first = tl.program_id(0) % blocks * BLOCK_Q
     query = first + tl.arange(0, BLOCK_Q)
-    key = tl.arange(0, BLOCK_K)
-    dims, value_dims = tl.arange(0, DIM_TILE)[None, :], tl.arange(0, VALUE_TILE)[None, :]
-    q_at =""",
+    q_tile = _rows(q, batch, head, query, queries, DIM, DIM_TILE, EDGE=True)
+    last_key""",
         report="PSAL-POSTECH/ONNXim#34, BobMcDear/attorch#14",
         killed_by="test_heads_do_not_see_one_another",
         why="the number of kv heads and the size of a group are mixed up in the forward kernel",
@@ -183,8 +177,12 @@ MUTANTS = (
         name="triton_last_head_of_the_group_only",
         base="online_triton",
         file=_KERNELS,
-        old="for member in range(group):",
-        new="for member in range(group - 1, group):",
+        old="""\
+        member, block = 0, start
+        for _ in range(group * tl.cdiv(stop - start, BLOCK_Q)):""",
+        new="""\
+        member, block = group - 1, start
+        for _ in range(tl.cdiv(stop - start, BLOCK_Q)):""",
         report="marin-community/levanter#449",
         killed_by="test_grouped_heads_are_repeated_heads",
         why="dK and dV hold what the last query head of the group adds",
@@ -203,8 +201,8 @@ MUTANTS = (
         name="triton_dkv_ignores_causal",
         base="online_triton",
         file=_KERNELS,
-        old="                    last_key = _last_key(query, queries, keys, CAUSAL)",
-        new="                    last_key = _last_key(query, queries, keys, False)",
+        old="                last_key = _last_key(query, queries, keys, CAUSAL)",
+        new="                last_key = _last_key(query, queries, keys, False)",
         report="triton-lang/triton#4541, triton-lang/triton#4174",
         killed_by="test_the_past_has_no_gradient_from_the_future",
         why="dK and dV are summed without causality inside the diagonal blocks",
@@ -223,8 +221,8 @@ MUTANTS = (
         name="triton_scale_missing_in_dk",
         base="online_triton",
         file=_KERNELS,
-        old="key_tile = (grad_key * scale)",
-        new="key_tile = grad_key",
+        old="grad_key * scale",
+        new="grad_key",
         report="NVIDIA/TransformerEngine#1615",
         killed_by="test_a_change_of_basis_has_no_gradient",
         why="dK is not scaled",
@@ -334,12 +332,11 @@ MUTANTS = (
         base="two_pass_triton",
         file=_KERNELS,
         old="""\
-            k_at += k_step
-            v_at += v_step
-    return weighted,""",
+            weights = tl.exp2(scores - row_shift[:, None]) * row_share[:, None]
+            v_tile = _rows(v, batch, kv_head, key,""",
         new="""\
-            k_at += k_step
-    return weighted,""",
+            weights = tl.exp2(scores - row_shift[:, None]) * row_share[:, None]
+            v_tile = _rows(v, batch, kv_head, key - start,""",
         report="tracel-ai/cubecl#1027",
         killed_by="test_the_order_of_the_keys_does_not_matter",
         why="the weights of every block of keys meet the values of the first",
