@@ -29,36 +29,129 @@ class Tiles(NamedTuple):
     grad_kv: Tile
 
 
-# By the larger head dim: of tiles that sm_80 and sm_90 hold in registers and shared memory, the largest tried comes
-# first and ships; on a GPU it is timed against those behind it.
+def _choices(*tiles: tuple[int, int, int, int]) -> tuple[Tile, ...]:
+    return tuple(Tile(*tile) for tile in tiles)
+
+
+# By kernel and the larger head dim: the tile that ships, and behind it those that a GPU times it against. Of the tiles
+# for which `python -m verification.static` finds nothing spilled and every product on the tensor cores, the one with
+# the fewest instructions for each pair of a query and a key ships, or where that is close, the one that leaves room
+# for more programs; no speed was measured. wgmma wants 64 rows for every four warps. gfx942 has four SIMDs, one for
+# each warp of a program here, 512 registers a lane, and 64 KiB of shared memory.
 # Two stages even where they do not help the order of loads: they bring a tile to shared memory past the registers.
-HALF = {
+_SM_80 = {
     "online": {
-        64: (Tile(128, 64, 8, 3), Tile(128, 64, 4, 3), Tile(128, 128, 8, 2), Tile(64, 64, 4, 3)),
-        128: (Tile(128, 64, 8, 2), Tile(128, 64, 8, 3), Tile(128, 128, 8, 2), Tile(64, 64, 4, 2)),
-        256: (Tile(64, 32, 8, 2), Tile(64, 32, 4, 2), Tile(128, 32, 8, 2)),
+        64: _choices((128, 64, 8, 3), (64, 64, 4, 3)),
+        128: _choices((128, 64, 8, 2), (64, 64, 4, 2)),
+        256: _choices((64, 32, 8, 2), (64, 32, 4, 2)),
+    },
+    "two_pass": {
+        64: _choices((128, 64, 8, 3), (64, 64, 4, 3)),
+        128: _choices((128, 32, 8, 2), (64, 32, 4, 2)),
+        256: _choices((64, 32, 8, 2)),
     },
     "grad_q": {
-        64: (Tile(64, 64, 8, 2), Tile(128, 64, 8, 2), Tile(64, 64, 4, 2)),
-        128: (Tile(64, 64, 8, 2), Tile(128, 64, 8, 2), Tile(64, 32, 4, 2)),
-        256: (Tile(64, 32, 8, 2), Tile(32, 32, 4, 2)),
+        64: _choices((64, 64, 4, 2), (64, 64, 8, 2)),
+        128: _choices((64, 64, 8, 2), (64, 32, 4, 2)),
+        256: _choices((64, 32, 8, 2), (32, 32, 4, 2)),
     },
     "grad_kv": {
-        64: (Tile(32, 64, 8, 2), Tile(64, 128, 8, 2), Tile(64, 64, 4, 2)),
-        128: (Tile(32, 64, 8, 2), Tile(32, 128, 8, 2), Tile(64, 64, 8, 2)),
-        256: (Tile(32, 32, 8, 2), Tile(32, 64, 8, 2)),
+        64: _choices((64, 64, 8, 2), (32, 64, 4, 2)),
+        128: _choices((32, 64, 8, 2)),
+        256: _choices((32, 32, 8, 2)),
     },
 }
-# True float32 products have no tensor core: each thread holds whole rows of both operands in its registers.
-FLOAT = {
+_SM_90 = {
     "online": {
-        64: (Tile(32, 32, 4, 2), Tile(64, 32, 8, 2)),
-        128: (Tile(32, 32, 8, 2), Tile(16, 32, 4, 2)),
-        256: (Tile(16, 16, 8, 2),),
+        64: _choices((128, 64, 4, 3), (128, 128, 8, 2), (128, 64, 8, 3), (64, 64, 4, 3)),
+        128: _choices((128, 64, 8, 2), (128, 64, 8, 3), (64, 64, 4, 2)),
+        256: _choices((128, 32, 8, 2), (64, 32, 4, 2)),
     },
-    "grad_q": {64: (Tile(32, 32, 8, 2),), 128: (Tile(16, 16, 4, 2),), 256: (Tile(16, 16, 8, 2),)},
-    "grad_kv": {64: (Tile(32, 32, 8, 2),), 128: (Tile(16, 16, 8, 2),), 256: (Tile(16, 16, 8, 2),)},
+    "two_pass": {
+        64: _choices((128, 128, 8, 2), (128, 64, 8, 3), (64, 64, 4, 3)),
+        128: _choices((128, 64, 8, 2), (128, 64, 8, 3), (64, 64, 4, 2)),
+        256: _choices((128, 32, 8, 2)),
+    },
+    "grad_q": {
+        64: _choices((64, 64, 4, 2), (128, 64, 8, 2), (64, 128, 4, 2)),
+        128: _choices((128, 64, 8, 2), (64, 64, 4, 2), (64, 32, 4, 2)),
+        256: _choices((128, 32, 8, 2)),
+    },
+    "grad_kv": {
+        64: _choices((64, 128, 8, 2), (64, 64, 4, 2), (32, 64, 4, 2), (32, 128, 8, 2)),
+        128: _choices((32, 128, 8, 2), (16, 128, 8, 2)),
+        256: _choices((32, 32, 4, 2), (32, 32, 8, 2)),
+    },
 }
+_SM_100 = {
+    "online": {
+        64: _choices((128, 64, 4, 3), (128, 128, 8, 2)),
+        128: _choices((128, 128, 8, 2), (128, 64, 8, 2)),
+        256: _choices((128, 32, 8, 2)),
+    },
+    "two_pass": {
+        64: _choices((128, 64, 4, 3)),
+        128: _choices((128, 64, 8, 2)),
+        256: _choices((128, 32, 8, 2)),
+    },
+    "grad_q": {
+        64: _choices((128, 64, 8, 2), (64, 64, 4, 2)),
+        128: _choices((64, 64, 4, 2), (64, 64, 8, 2)),
+        256: _choices((128, 32, 8, 2), (64, 32, 4, 2)),
+    },
+    "grad_kv": {
+        64: _choices((64, 128, 8, 2), (32, 64, 8, 2)),
+        128: _choices((32, 128, 8, 2), (32, 64, 8, 2)),
+        256: _choices((32, 64, 8, 2)),
+    },
+}
+_GFX942 = {
+    "online": {
+        64: _choices((128, 64, 4, 1), (64, 64, 4, 1)),
+        128: _choices((128, 64, 4, 1), (64, 32, 4, 1)),
+        256: _choices((64, 32, 4, 1), (32, 32, 4, 1)),
+    },
+    "two_pass": {
+        64: _choices((128, 64, 4, 1), (64, 64, 4, 1)),
+        128: _choices((128, 64, 4, 1), (64, 64, 4, 1)),
+        256: _choices((32, 32, 4, 1)),
+    },
+    "grad_q": {
+        64: _choices((64, 64, 4, 1), (64, 32, 4, 1)),
+        128: _choices((64, 32, 4, 1), (64, 64, 4, 1)),
+        256: _choices((32, 16, 4, 1), (32, 32, 4, 1)),
+    },
+    "grad_kv": {
+        64: _choices((32, 64, 4, 1), (64, 64, 4, 1)),
+        128: _choices((32, 64, 4, 1), (32, 32, 4, 1)),
+        256: _choices((16, 32, 4, 1), (32, 32, 4, 1)),
+    },
+}
+HALF = {"sm_80": _SM_80, "sm_90": _SM_90, "sm_100": _SM_100, "gfx942": _GFX942}
+
+# True float32 products have no tensor core on NVIDIA, and nothing there differs between the architectures: each thread
+# holds whole rows of both operands in its registers.
+_FLOAT_NVIDIA = {
+    "online": {
+        64: _choices((64, 32, 8, 2)),
+        128: _choices((32, 16, 8, 2)),
+        256: _choices((16, 16, 8, 2), (16, 32, 8, 2)),
+    },
+    "two_pass": {64: _choices((64, 32, 8, 2)), 128: _choices((32, 16, 8, 2)), 256: _choices((16, 16, 8, 2))},
+    "grad_q": {
+        64: _choices((32, 32, 8, 2), (32, 16, 4, 2)),
+        128: _choices((16, 16, 4, 2)),
+        256: _choices((16, 16, 8, 2)),
+    },
+    "grad_kv": {64: _choices((32, 32, 8, 2)), 128: _choices((16, 16, 8, 2)), 256: _choices((16, 16, 8, 1))},
+}
+_FLOAT_GFX942 = {
+    "online": {64: _choices((64, 32, 4, 1)), 128: _choices((32, 32, 4, 1)), 256: _choices((16, 16, 4, 1))},
+    "two_pass": {64: _choices((64, 32, 4, 1)), 128: _choices((32, 32, 4, 1)), 256: _choices((16, 16, 4, 1))},
+    "grad_q": {64: _choices((32, 32, 4, 1)), 128: _choices((16, 16, 4, 1)), 256: _choices((16, 16, 4, 1))},
+    "grad_kv": {64: _choices((32, 32, 4, 1)), 128: _choices((16, 16, 4, 1)), 256: _choices((16, 16, 4, 1))},
+}
+FLOAT = {"sm_80": _FLOAT_NVIDIA, "sm_90": _FLOAT_NVIDIA, "sm_100": _FLOAT_NVIDIA, "gfx942": _FLOAT_GFX942}
 # The interpreter knows no speed of a tile; small and unequal ones meet several blocks and their edges soon.
 INTERPRETER = {"online": Tile(64, 32, 1, 1), "grad_q": Tile(64, 32, 1, 1), "grad_kv": Tile(32, 64, 1, 1)}
 
@@ -81,11 +174,9 @@ def candidates(architecture: str, kernel: str, dtype: torch.dtype, dim: int) -> 
     """
     if kernel not in KERNELS:
         raise ValueError(f"kernel is {kernel!r}; wanted one of {', '.join(KERNELS)}")
-    shared = "online" if kernel == "two_pass" else kernel
     if architecture == "interpreter":
-        return (INTERPRETER[shared],)
-    _nearest(architecture)  # one table for all of them so far
-    table = (FLOAT if dtype == torch.float32 else HALF)[shared]
+        return (INTERPRETER["online" if kernel == "two_pass" else kernel],)
+    table = (FLOAT if dtype == torch.float32 else HALF)[_nearest(architecture)][kernel]
     widths = [width for width in table if dim <= width]
     if not widths:
         raise ValueError(f"head dim is {dim}; wanted at most {max(table)}")
