@@ -1,0 +1,1 @@
+"""Accounts of the Triton kernels that need no GPU: what the compiler makes of each configuration that ships."""

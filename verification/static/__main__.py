@@ -1,0 +1,82 @@
+"""`python -m verification.static`: what the compiler makes of the Triton kernels, by architecture; without a GPU."""
+
+import argparse
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from verification.provenance import provenance
+from verification.static.accounts import accounts
+from verification.static.architectures import ARCHITECTURES
+from verification.static.configurations import shipped
+
+COLUMNS = "{:<18}{:<9}{:<8}{:>4}{:>16}{:>10}{:>6}{:>6}{:>8}  {:<15}{:>7}{:>9}  {}"
+HEAD = (
+    COLUMNS.format(
+        *("", "", "", "head", "queries x keys,", "", "", "", "shared", "tensor-core", "async", "instr."),
+        "programs a multiprocessor,",
+    ),
+    COLUMNS.format(
+        *("kernel", "dtype", "variant", "dim", "warps, stages", "registers", "spill", "stack", "KiB"),
+        *("instructions", "copies", "per key", "limited by"),
+    ),
+)
+
+
+def main() -> int:
+    """Exit status 1 where a configuration breaks a claim."""
+    parser = argparse.ArgumentParser(prog="python -m verification.static", description=__doc__)
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the table as JSON too")
+    asked = parser.parse_args()
+    configurations = list(shipped())
+    rows = []
+    started = time.perf_counter()
+    for row in accounts(configurations):
+        rows.append(row)
+        told = "; ".join(row["faults"]) or "holds"
+        elapsed = time.perf_counter() - started
+        name = configurations[len(rows) - 1]
+        print(f"{len(rows):4} of {len(configurations)}  {elapsed:5.0f} s  {name}: {told}", file=sys.stderr, flush=True)
+    for architecture in ARCHITECTURES:
+        print("", architecture, *HEAD, sep="\n")
+        for row in rows:
+            if row["architecture"] == architecture:
+                print(line(row))
+    broken = sum(bool(row["faults"]) for row in rows)
+    print(f"\n{len(rows)} configurations, {broken} of them break a claim")
+    if asked.json:
+        table = {"schema": 1, "kind": "static", "provenance": provenance(torch.device("cpu")), "rows": rows}
+        asked.json.parent.mkdir(parents=True, exist_ok=True)
+        asked.json.write_text(json.dumps(table, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+        print(f"wrote {asked.json}")
+    return 1 if broken else 0
+
+
+def line(row: dict[str, Any]) -> str:
+    """One line of the table, and one for each claim that is broken."""
+    tile = row["tile"]
+    backend = row["backend"].removesuffix("_triton")
+    told = COLUMNS.format(
+        f"{backend} {row['kernel']}" if row["kernel"] == "forward" else row["kernel"],
+        row["dtype"],
+        row["variant"],
+        row["head_dim"],
+        f"{tile['queries']} x {tile['keys']}, {tile['warps']}, {tile['stages']}",
+        row["registers"],
+        row["spill_bytes"],
+        row["stack_bytes"],
+        f"{row['shared_bytes'] / 1024:.1f}",
+        ", ".join(f"{count} {kind}" for kind, count in row["tensor_core"].items()) or "none",
+        row["async_copies"],
+        f"{row['instructions_per_key']:.2f}",
+        f"{row['programs_per_multiprocessor']}, {row['limited_by']}",
+    )
+    return "\n".join([told, *(f"    BROKEN: {fault}" for fault in row["faults"])])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,88 @@
+"""The account of a configuration, one row of the table; processes that compile, and so never interpret."""
+
+import os
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+
+from verification.static.architectures import ARCHITECTURES, occupancy
+from verification.static.claims import faults
+from verification.static.configurations import Configuration
+from verification.static.machine_code import Loop
+
+
+def accounts(configurations: Iterable[Configuration], processes: int | None = None) -> Iterator[dict[str, Any]]:
+    """One row for each configuration, in their order, each as soon as it and those before it are known.
+
+    They are compiled in processes of their own, as many as there are cores without a number: this one may interpret
+    its kernels, and none can do both. Nothing is taken from Triton's cache and nothing left there.
+    """
+    with (
+        TemporaryDirectory() as cache,
+        ProcessPoolExecutor(
+            processes or os.cpu_count(), get_context("spawn"), initializer=only_compile, initargs=(cache,)
+        ) as pool,
+    ):
+        yield from pool.map(account, configurations)
+
+
+def only_compile(cache: str) -> None:
+    """Makes Triton compile in this process, into an empty cache; before a kernel is imported."""
+    os.environ.update(TRITON_INTERPRET="0", TRITON_CACHE_DIR=cache)
+    torch.set_num_threads(1)
+
+
+def account(configuration: Configuration) -> dict[str, Any]:
+    """One row of the JSON, in a process that compiles."""
+    from verification.static.compiling import compiled, machine_code  # imports the kernels
+
+    kernel = compiled(configuration)
+    code = machine_code(kernel)
+    tile, shared = configuration.tile, kernel.metadata.shared
+    tensor_columns = getattr(kernel.metadata, "tmem_size", None) or 0
+    programs, limited_by = occupancy(configuration.architecture, tile.warps, code.registers, shared, tensor_columns)
+    instructions = inner_loop(configuration, code.loops)
+    walked = tile.queries if configuration.kernel == "grad_kv" else tile.keys
+    return {
+        "architecture": configuration.architecture,
+        "backend": configuration.backend,
+        "kernel": configuration.kernel,
+        "dtype": str(configuration.dtype).removeprefix("torch."),
+        "head_dim": configuration.head_dim,
+        "variant": configuration.variant,
+        "tile": tile._asdict(),
+        "registers": code.registers,
+        "spill_bytes": code.spill_bytes,
+        "stack_bytes": code.stack_bytes,
+        "shared_bytes": shared,
+        "shared_limit_bytes": ARCHITECTURES[configuration.architecture].shared_per_program,
+        "tensor_core": code.tensor_core,
+        "async_copies": code.async_copies,
+        "programs_per_multiprocessor": programs,
+        "limited_by": limited_by,
+        "inner_loop_instructions": instructions,
+        "instructions_per_key": round(instructions / walked, 2),
+        "faults": faults(configuration, code, shared, programs, kernel.asm["ttir"], kernel.asm["ttgir"]),
+    }
+
+
+def inner_loop(configuration: Configuration, loops: tuple[Loop, ...]) -> int:
+    """Instructions of the loop that a long sequence spends its time in, of one warp; of both sweeps where it has two.
+
+    A sweep has two loops: over the blocks that every query sees, and over those at an edge, which have more to do. The
+    former is what counts, but under a mask every block is at an edge. A loop that has nothing to do, as the former
+    under a mask, may be missing. Of two sweeps the first does one product where the second does two. Raises ValueError
+    where the machine code looks otherwise.
+    """
+    most = max((loop.products for loop in loops), default=0)
+    last = [loop.instructions for loop in loops if 4 * loop.products > 3 * most]
+    first = [loop.instructions for loop in loops if 4 * loop.products <= 3 * most]
+    sweeps = [sweep for sweep in (first, last) if sweep]
+    wanted = 2 if configuration.backend == "two_pass_triton" else 1
+    if len(sweeps) != wanted or any(len(sweep) > 2 for sweep in sweeps):
+        raise ValueError(f"{configuration}: {len(sweeps)} sweeps where there should be {wanted}: {loops}")
+    return sum((max if configuration.variant == "masked" else min)(sweep) for sweep in sweeps)
