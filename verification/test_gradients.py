@@ -35,7 +35,20 @@ def _judged(subject: Subject, problem: Problem) -> tuple[list[Tensor], list[Tens
     return answers, list(right), list(allowed)
 
 
-@claim(problems(), *_PINNED)
+# What is drawn has few heads where it is long, and the sizes of one that the others need not see.
+_LARGER = (
+    Problem(queries=3, keys=5, dim=192, value_dim=128),
+    Problem(queries=3, keys=5, dim=256, dtype="float16"),
+    Problem(heads=2, queries=130, keys=150, dim=64, dtype="float16", causal=True),
+    Problem(batch=4, heads=8, kv_heads=2, queries=3, keys=5, dim=4, mask="random"),
+    Problem(heads=2, queries=5, keys=40, dim=27, value_dim=35, dtype="float16", causal=True),
+    Problem(heads=4, kv_heads=2, queries=3, keys=300, dim=4, dtype="float16"),
+    Problem(heads=2, queries=300, keys=3, dim=2, value_dim=3, dtype="float16", causal=True),
+    Problem(queries=5, keys=7, dim=4, dtype="float64", causal=True),
+)
+
+
+@claim(problems(), *_PINNED, *_LARGER)
 def test_the_gradients_agree_with_the_formula(subject: Subject, problem: Problem) -> None:
     """|dQ - dQ*| <= b(dQ), and the same for dK and dV, elementwise; * is the float64 formula, differentiated."""
     for name, answer, right, allowed in zip("QKV", *_judged(subject, problem), strict=True):
@@ -74,6 +87,25 @@ def test_a_change_of_basis_has_no_gradient(subject: Subject, problem: Problem) -
     of_k = (k.double().mT @ grad_k).mT
     allowed = of_query_heads(q.double().abs(), allowed_q) + (k.double().abs().mT @ allowed_k).mT
     subject.compare(problem, "Q^T dQ", of_q, of_k, allowed)
+
+
+@claim(
+    problems(scores=st.sampled_from(["normal", "ties"])),
+    Problem(queries=2, keys=3, dim=2, dtype="float16"),
+    Problem(queries=3, keys=40, dim=8, causal=True),
+    calls=2,
+)
+def test_the_gradients_scale_with_the_incoming_one(subject: Subject, problem: Problem) -> None:
+    """c dO gives c dQ, c dK and c dV, for c that a loss scaler, or a mean over a large batch, may bring."""
+    q, k, v, mask = problem.tensors()
+    # float16 has room for neither: dK and dV are sums, and must stay below 65504.
+    power = 6 if problem.dtype == "float16" else 40
+    for factor in (2.0**power, 2.0**-power):
+        grad_out = problem.grad_out() * factor
+        answers = subject.gradients(problem, q, k, v, mask, grad_out)
+        right, allowed = subject.exact_gradients(problem, q, k, v, mask, grad_out)
+        for letter, answer, r, b in zip("QKV", answers, right, allowed, strict=True):
+            subject.compare(problem, f"gradient of {letter} for {factor:g} dO", answer, r, b)
 
 
 @claim(

@@ -4,10 +4,11 @@ import itertools
 
 import pytest
 import torch
+from hypothesis import strategies as st
 
 from verification.claims import claim
 from verification.judge import Subject, assert_same_bits, one_may_be_refused
-from verification.problems import DTYPES, Problem, problems
+from verification.problems import DTYPES, LAYOUTS, Problem, problems
 
 
 def test_plain_attention_is_answered(subject: Subject) -> None:
@@ -84,3 +85,25 @@ def test_a_nan_in_a_visible_place_shows_in_every_row_that_sees_it(subject: Subje
         if hidden
         else "a NaN in a key is hidden from a query that sees it"
     )
+
+
+@claim(
+    problems(layout=st.sampled_from([name for name in LAYOUTS if name != "expanded"])),
+    Problem(queries=3, keys=3, dim=2),
+    Problem(batch=2, heads=2, queries=40, keys=40, dim=8, causal=True),
+)
+def test_a_nan_in_a_query_shows_in_its_row_alone(subject: Subject, problem: Problem) -> None:
+    """A NaN in Q_i is in every element of O_i, unless `hides_nan` says otherwise or it sees no key, and in no other."""
+    q, k, v, mask = problem.tensors()
+    place = problem.queries // 2
+    sees_a_key = subject.exact(problem, q, k, v, mask).visible.any(dim=-1)
+    poisoned = q.clone()
+    poisoned[:, :, place, 0] = float("nan")
+    out = subject.attend(problem.placed(poisoned, problem.layout), k, v, **problem.options(mask))
+    others = torch.arange(problem.queries, device=subject.device) != place
+    assert not out[:, :, others].isnan().any(), "a NaN in a query reaches another row"
+    row = out[:, :, place][sees_a_key[:, :, place]]
+    hidden = subject.device.type in subject.facts.hides_nan
+    # What hides it gives zero; where a mask is given it may show all the same. What looks like an answer is wrong.
+    shown = row.isnan() | (row == 0) if hidden else row.isnan()
+    assert shown.all(), "a NaN in a query is hidden from its own row"
