@@ -21,6 +21,7 @@ from hypothesis.errors import Unsatisfiable, UnsatisfiedAssumption
 from verification import profiles as profiles
 from verification import selection
 from verification.judge import Evidence, Subject
+from verification.problems import DTYPES
 from verification.provenance import provenance
 
 
@@ -186,7 +187,7 @@ def _table(claims: dict[str, dict[str, str]], results: list[dict[str, Any]]) -> 
         row = [shown.get(cells.get((name, backend), ""), "") for backend in backends]
         lines.append(f"{claim['title']:<{width}}" + "".join(f"  {r:>{c}}" for r, c in zip(row, columns, strict=True)))
     lines.append("")
-    for dtype in ("float32", "float16", "bfloat16"):
+    for dtype in DTYPES:
         row = []
         for backend in backends:
             found = [r["worst"][dtype] for r in results if r["backend"] == backend and dtype in r["worst"]]

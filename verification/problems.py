@@ -14,7 +14,13 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
-DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+DTYPES = {
+    "float32": torch.float32,
+    "float16": torch.float16,
+    "bfloat16": torch.bfloat16,
+    "float64": torch.float64,  # pinned here and there, not drawn: many a kernel refuses it
+}
+_DRAWN_DTYPES = ["float32", "float16", "bfloat16"]
 
 # One short of, at, and one past the usual block sizes, and lengths that are half a block off.
 EDGES = (15, 16, 17, 31, 32, 33, 48, 63, 64, 65, 96, 127, 128, 129, 160)
@@ -125,7 +131,7 @@ def problems(**fixed: Any) -> st.SearchStrategy[Problem]:
             keys=keys,
             dim=drawn("dim", st.sampled_from([1, 2, 16, 32, 64, 128]) if usual else _WIDTHS),
             value_dim=drawn("value_dim", st.one_of(st.just(0), _WIDTHS)),
-            dtype=drawn("dtype", st.sampled_from(list(DTYPES))),
+            dtype=drawn("dtype", st.sampled_from(_DRAWN_DTYPES)),
             causal=drawn("causal", st.booleans()),
             mask=mask,
             mask_shared="" if mask is None else drawn("mask_shared", st.sampled_from(_SHARED)),

@@ -21,6 +21,15 @@ from verification.problems import Problem, problems
     Problem(queries=3, keys=24, dim=72),
     Problem(queries=70, keys=65, mask="random"),
     Problem(queries=3, keys=5, dim=2, dtype="float16", scores="very positive"),
+    # Beyond what is drawn: widths over 128, a third block of 128 keys and queries, more samples and heads, float64.
+    Problem(queries=3, keys=5, dim=192, value_dim=128),
+    Problem(queries=3, keys=5, dim=256, dtype="float16", causal=True),
+    Problem(batch=2, heads=2, queries=257, keys=300, dim=16, causal=True),
+    Problem(queries=260, keys=390, dim=8, dtype="bfloat16", mask="random"),
+    Problem(batch=5, heads=9, kv_heads=3, queries=3, keys=4, dim=2, mask="random"),
+    Problem(heads=8, kv_heads=2, queries=5, keys=9, dim=4, causal=True),
+    Problem(batch=4, heads=8, kv_heads=2, keys=40, dim=8, causal=True),
+    Problem(queries=5, keys=7, dim=4, dtype="float64", causal=True),
 )
 def test_the_output_agrees_with_the_formula(subject: Subject, problem: Problem) -> None:
     """|O - softmax(scale Q K^T) V| <= budget, elementwise."""

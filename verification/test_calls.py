@@ -5,6 +5,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from verification import budget
 from verification.claims import claim
 from verification.judge import Subject, assert_same_bits, one_may_be_refused
 from verification.problems import LAYOUTS, Problem, problems
@@ -94,19 +95,20 @@ def test_a_call_leaves_no_trace(subject: Subject, problem: Problem) -> None:
     problems(),
     Problem(queries=2, keys=3, dim=2, causal=True),
     Problem(heads=4, kv_heads=2, queries=3, keys=40, dim=8, mask="blind row"),
-    calls=6,
+    calls=9,
 )
 def test_the_output_does_not_depend_on_who_wants_gradients(subject: Subject, problem: Problem) -> None:
-    """With and without grad mode, and where none, one or all of q, k and v require a gradient: right every time."""
+    """Without grad mode, in inference mode, and where any of q, k and v require a gradient: right every time."""
     q, k, v, mask = problem.tensors()
     exact = subject.exact(problem, q, k, v, mask)
     allowed = subject.budget(problem, q, k, v, exact)
     grad_out = problem.grad_out()
     right, gradient_budget = subject.exact_gradients(problem, q, k, v, mask, grad_out)
-    with torch.no_grad():
-        out = subject.attend(q, k, v, **problem.options(mask))
-    subject.compare(problem, "output without grad mode", out, exact.output, allowed)
-    for wanted in ("", "Q", "K", "V", "QKV"):
+    for name, mode in (("without grad mode", torch.no_grad()), ("in inference mode", torch.inference_mode())):
+        with mode:
+            out = subject.attend(q, k, v, **problem.options(mask))
+            subject.compare(problem, f"output {name}", out, exact.output, allowed)
+    for wanted in ("", "Q", "K", "V", "QK", "QV", "KV", "QKV"):
         leaves: list[Tensor] = [
             tensor.detach().requires_grad_(name in wanted) for name, tensor in zip("QKV", (q, k, v), strict=True)
         ]
@@ -119,6 +121,74 @@ def test_the_output_does_not_depend_on_who_wants_gradients(subject: Subject, pro
             for name, answer in zip(wanted, grads, strict=True):
                 at = "QKV".index(name)
                 subject.compare(problem, f"gradient of {name} {told}", answer, right[at], gradient_budget[at])
+
+
+@claim(
+    problems(layout="contiguous"),
+    Problem(queries=2, keys=3, dim=2),
+    Problem(heads=2, queries=3, keys=40, dim=8, mask="random", dtype="float16"),
+    calls=4,
+)
+def test_what_is_changed_in_place_is_seen(subject: Subject, problem: Problem) -> None:
+    """q, k, v or mask overwritten where it lies, as a key cache is between two steps: the next call reads it anew."""
+    q, k, v, mask = problem.tensors()
+    other = replace(problem, seed=problem.seed + 1).tensors()
+    subject.attend(q, k, v, **problem.options(mask))
+    for name, tensor, numbers in zip(("q", "k", "v", "mask"), (q, k, v, mask), other, strict=True):
+        if tensor is None or numbers is None:
+            continue
+        tensor.copy_(numbers)
+        exact = subject.exact(problem, q, k, v, mask)
+        out = subject.attend(q, k, v, **problem.options(mask))
+        told = f"output after {name} was overwritten"
+        subject.compare(problem, told, out, exact.output, subject.budget(problem, q, k, v, exact))
+
+
+@claim(
+    problems(),
+    Problem(queries=2, keys=3, dim=2),
+    Problem(batch=2, heads=2, queries=3, keys=40, dim=8, causal=True, dtype="float16"),
+    calls=4,
+)
+def test_a_backward_pass_may_come_late_and_twice(subject: Subject, problem: Problem) -> None:
+    """Forward A, forward B of the same sizes, backward A, A again, and B: each reads what its own forward pass kept."""
+    both = (problem, replace(problem, seed=problem.seed + 1))
+    walks = []
+    for one in both:
+        q, k, v, mask = one.tensors()
+        leaves = [tensor.detach().requires_grad_() for tensor in (q, k, v)]
+        out = subject.attend(leaves[0], leaves[1], leaves[2], **one.options(mask))
+        walks.append((one, leaves, out, *subject.exact_gradients(one, q, k, v, mask, one.grad_out())))
+    for told, (one, leaves, out, right, allowed) in zip(
+        ("of the first call", "of the first call, again", "of the second call"),
+        (walks[0], walks[0], walks[1]),
+        strict=True,
+    ):
+        answers = subject.gradients_of(out, leaves, one.grad_out(), retain_graph=True)
+        for letter, answer, r, b in zip("QKV", answers, right, allowed, strict=True):
+            subject.compare(one, f"gradient of {letter} {told}", answer, r, b)
+
+
+@claim(
+    problems(value_dim=0, mask=None),
+    Problem(queries=3, keys=3, dim=2),
+    Problem(heads=2, kv_heads=2, queries=40, keys=40, dim=8, causal=True),
+)
+def test_one_tensor_may_be_query_key_and_value(subject: Subject, problem: Problem) -> None:
+    """attend(x, x, x) is what three copies of x give, and its gradient is dQ + dK + dV."""
+    problem = replace(problem, kv_heads=problem.heads, keys=problem.queries, value_dim=0)
+    x, _, _, mask = problem.tensors()
+    grad_out = problem.grad_out()
+    exact = subject.exact(problem, x, x, x, mask)
+    leaf = x.detach().requires_grad_()
+    out = subject.attend(leaf, leaf, leaf, **problem.options(mask))
+    subject.compare(problem, "output", out.detach(), exact.output, subject.budget(problem, x, x, x, exact))
+    right, allowed = subject.exact_gradients(problem, x, x, x, mask, grad_out)
+    # The three are added, and rounded, one after the other.
+    total, budgets = torch.stack(right).sum(0), torch.stack(allowed).sum(0)
+    roundings = 2 * budget.unit_roundoff(x.dtype) * (torch.stack(right).abs().sum(0) + budgets)
+    (answer,) = subject.gradients_of(out, [leaf], grad_out)
+    subject.compare(problem, "gradient", answer, total, budgets + roundings)
 
 
 @claim(

@@ -35,7 +35,20 @@ def _judged(subject: Subject, problem: Problem) -> tuple[list[Tensor], list[Tens
     return answers, list(right), list(allowed)
 
 
-@claim(problems(), *_PINNED)
+# What is drawn has few heads where it is long, and the sizes of one that the others need not see.
+_LARGER = (
+    Problem(queries=3, keys=5, dim=192, value_dim=128),
+    Problem(queries=3, keys=5, dim=256, dtype="float16"),
+    Problem(heads=2, queries=130, keys=150, dim=64, dtype="float16", causal=True),
+    Problem(batch=4, heads=8, kv_heads=2, queries=3, keys=5, dim=4, mask="random"),
+    Problem(heads=2, queries=5, keys=40, dim=27, value_dim=35, dtype="float16", causal=True),
+    Problem(heads=4, kv_heads=2, queries=3, keys=300, dim=4, dtype="float16"),
+    Problem(heads=2, queries=300, keys=3, dim=2, value_dim=3, dtype="float16", causal=True),
+    Problem(queries=5, keys=7, dim=4, dtype="float64", causal=True),
+)
+
+
+@claim(problems(), *_PINNED, *_LARGER)
 def test_the_gradients_agree_with_the_formula(subject: Subject, problem: Problem) -> None:
     """|dQ - dQ*| <= b(dQ), and the same for dK and dV, elementwise; * is the float64 formula, differentiated."""
     for name, answer, right, allowed in zip("QKV", *_judged(subject, problem), strict=True):
@@ -77,6 +90,25 @@ def test_a_change_of_basis_has_no_gradient(subject: Subject, problem: Problem) -
 
 
 @claim(
+    problems(scores=st.sampled_from(["normal", "ties"])),
+    Problem(queries=2, keys=3, dim=2, dtype="float16"),
+    Problem(queries=3, keys=40, dim=8, causal=True),
+    calls=2,
+)
+def test_the_gradients_scale_with_the_incoming_one(subject: Subject, problem: Problem) -> None:
+    """c dO gives c dQ, c dK and c dV, for c that a loss scaler, or a mean over a large batch, may bring."""
+    q, k, v, mask = problem.tensors()
+    # float16 has room for neither: dK and dV are sums, and must stay below 65504.
+    power = 6 if problem.dtype == "float16" else 40
+    for factor in (2.0**power, 2.0**-power):
+        grad_out = problem.grad_out() * factor
+        answers = subject.gradients(problem, q, k, v, mask, grad_out)
+        right, allowed = subject.exact_gradients(problem, q, k, v, mask, grad_out)
+        for letter, answer, r, b in zip("QKV", answers, right, allowed, strict=True):
+            subject.compare(problem, f"gradient of {letter} for {factor:g} dO", answer, r, b)
+
+
+@claim(
     problems(
         **{size: st.integers(1, 6) for size in ("queries", "keys", "dim")},
         value_dim=0,
@@ -109,10 +141,12 @@ def test_a_second_derivative_is_right_or_raises(subject: Subject, problem: Probl
         return
     subject.evidence.stated = "second derivative: right"
 
+    exact = subject.exact(problem, q, k, v, mask)
+
     def second(given: list[Tensor]) -> list[Tensor]:
         leaves = [tensor.detach().requires_grad_() for tensor in given[:3]]
-        exact = subject.exact(problem, leaves[0], leaves[1], leaves[2], mask)
-        first = torch.autograd.grad(exact.output, leaves, given[3], create_graph=True)
+        output = _step_by_step(leaves[0], leaves[1], leaves[2], exact.visible, problem.scale)
+        first = torch.autograd.grad(output, leaves, given[3], create_graph=True)
         return list(torch.autograd.grad(first, leaves, given[4:], materialize_grads=True))
 
     doubles = [tensor.double() for tensor in inputs]
@@ -120,3 +154,18 @@ def test_a_second_derivative_is_right_or_raises(subject: Subject, problem: Probl
     allowed = budget.by_trial(second, doubles, q.dtype, terms)
     for letter, answer, right, near in zip("QKV", answers, second(doubles), allowed, strict=True):
         subject.compare(problem, f"second derivative with respect to {letter}", answer, right, near)
+
+
+def _step_by_step(q: Tensor, k: Tensor, v: Tensor, visible: Tensor, scale: float | None) -> Tensor:
+    """The formula with the sum divided out at the end, as fused kernels have it.
+
+    A softmax that is one step loses nothing between its parts, and a budget found by moving steps would not allow it.
+    """
+    group = q.shape[1] // k.shape[1]
+    key, value = k.repeat_interleave(group, dim=1), v.repeat_interleave(group, dim=1)
+    scores = (q @ key.mT) * (q.shape[-1] ** -0.5 if scale is None else scale)
+    largest = torch.where(visible, scores, float("-inf")).amax(dim=-1, keepdim=True).detach()
+    shifted = torch.where(visible, scores - largest.nan_to_num(neginf=0.0), float("-inf"))
+    weights = shifted.exp()
+    total = weights.sum(dim=-1, keepdim=True)
+    return (weights @ value) / torch.where(total == 0, 1.0, total)

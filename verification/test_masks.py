@@ -96,15 +96,21 @@ def test_a_mask_and_the_causal_flag_intersect(subject: Subject, problem: Problem
     Problem(batch=3, heads=3, kv_heads=3, queries=3, keys=3, mask="random", mask_shared="hq"),
     Problem(batch=3, heads=3, kv_heads=3, queries=3, keys=3, mask="random", mask_shared="bq"),
     Problem(batch=2, heads=2, kv_heads=1, queries=2, keys=2, mask="random", mask_shared="bh"),
+    Problem(batch=3, heads=3, kv_heads=3, queries=3, keys=3, mask="random", mask_shared="bh", causal=True),
+    calls=2,
 )
 def test_a_broadcast_mask_is_the_expanded_one(subject: Subject, problem: Problem) -> None:
-    """An axis of 1 stands for all of that axis, whether it is written out, left as 1, or, in front, left away."""
+    """An axis of 1 stands for all of that axis, whether it is written out, left as 1, or, in front, left away; and
+    however the mask lies in memory. Gradients likewise, where axes are left away.
+    """
     q, k, v, mask = problem.tensors()
     assert mask is not None
     exact = subject.exact(problem, q, k, v, mask)
     allowed = subject.budget(problem, q, k, v, exact)
     full = (problem.batch, problem.heads, problem.queries, problem.keys)
     forms = {"as drawn": mask, "a view": mask.expand(full), "written out": mask.expand(full).contiguous()}
+    forms["stored by columns"] = mask.mT.contiguous().mT
+    forms["in every other place"] = torch.stack([mask, ~mask], dim=-1).flatten(-2)[..., ::2]
     shorter = mask
     while shorter.ndim > 1 and shorter.shape[0] == 1:
         shorter = shorter[0]
@@ -113,6 +119,32 @@ def test_a_broadcast_mask_is_the_expanded_one(subject: Subject, problem: Problem
         with one_may_be_refused():
             out = subject.attend(q, k, v, mask=form, causal=problem.causal, scale=problem.scale)
             subject.compare(problem, f"output with the mask {name}", out, exact.output, allowed)
+    grad_out = problem.grad_out()
+    right, gradient_budget = subject.exact_gradients(problem, q, k, v, mask, grad_out)
+    with one_may_be_refused():
+        answers = subject.gradients(problem, q, k, v, shorter, grad_out)
+        for letter, answer, r, b in zip("QKV", answers, right, gradient_budget, strict=True):
+            subject.compare(problem, f"gradient of {letter} with the mask without leading axes", answer, r, b)
+
+
+@claim(
+    problems(mask="blind row"),
+    Problem(queries=3, keys=4, mask="blind row"),
+    Problem(batch=2, heads=2, kv_heads=2, queries=3, keys=3, mask="blind row", causal=True),
+)
+def test_a_mask_of_one_column_shows_all_keys_or_none(subject: Subject, problem: Problem) -> None:
+    """The axis of the keys may be 1 as well: a row then sees every key or none, and so for a mask of no axis."""
+    q, k, v, mask = problem.tensors()
+    assert mask is not None
+    forms = {"of one column": mask[..., :1]}
+    forms |= {f"of one {value}": torch.tensor(value, device=subject.device) for value in (True, False)}
+    for name, form in forms.items():
+        exact = subject.exact(problem, q, k, v, form)
+        with one_may_be_refused():
+            out = subject.attend(q, k, v, mask=form, causal=problem.causal, scale=problem.scale)
+            subject.compare(
+                problem, f"output with a mask {name}", out, exact.output, subject.budget(problem, q, k, v, exact)
+            )
 
 
 @claim(

@@ -4,10 +4,11 @@ import itertools
 
 import pytest
 import torch
+from hypothesis import strategies as st
 
 from verification.claims import claim
 from verification.judge import Subject, assert_same_bits, one_may_be_refused
-from verification.problems import DTYPES, Problem, problems
+from verification.problems import DTYPES, LAYOUTS, Problem, problems
 
 
 def test_plain_attention_is_answered(subject: Subject) -> None:
@@ -65,7 +66,11 @@ def test_how_far_a_nan_in_a_masked_place_reaches(subject: Subject, place: str) -
         assert order.index(reach) <= order.index(stated), f"a NaN in a masked key {reach}; it states {stated!r}"
 
 
-@claim(problems(mask=None, causal=False), Problem(queries=2, keys=3, dim=2), Problem())
+# With a scale of zero a library may leave the product out, and what is in it.
+_SCALES = st.sampled_from([None, 1.0, 0.25, -0.5])
+
+
+@claim(problems(mask=None, causal=False, scale=_SCALES), Problem(queries=2, keys=3, dim=2), Problem())
 def test_a_nan_in_a_visible_place_shows_in_every_row_that_sees_it(subject: Subject, problem: Problem) -> None:
     """A NaN in V_j is in that feature of every row, one in K_j in every element, unless `hides_nan` says otherwise."""
     q, k, v, _ = problem.tensors()
@@ -84,3 +89,25 @@ def test_a_nan_in_a_visible_place_shows_in_every_row_that_sees_it(subject: Subje
         if hidden
         else "a NaN in a key is hidden from a query that sees it"
     )
+
+
+@claim(
+    problems(layout=st.sampled_from([name for name in LAYOUTS if name != "expanded"]), scale=_SCALES),
+    Problem(queries=3, keys=3, dim=2),
+    Problem(batch=2, heads=2, queries=40, keys=40, dim=8, causal=True),
+)
+def test_a_nan_in_a_query_shows_in_its_row_alone(subject: Subject, problem: Problem) -> None:
+    """A NaN in Q_i is in every element of O_i, unless `hides_nan` says otherwise or it sees no key, and in no other."""
+    q, k, v, mask = problem.tensors()
+    place = problem.queries // 2
+    sees_a_key = subject.exact(problem, q, k, v, mask).visible.any(dim=-1)
+    poisoned = q.clone()
+    poisoned[:, :, place, 0] = float("nan")
+    out = subject.attend(problem.placed(poisoned, problem.layout), k, v, **problem.options(mask))
+    others = torch.arange(problem.queries, device=subject.device) != place
+    assert not out[:, :, others].isnan().any(), "a NaN in a query reaches another row"
+    row = out[:, :, place][sees_a_key[:, :, place]]
+    hidden = subject.device.type in subject.facts.hides_nan
+    # What hides it gives zero; where a mask is given it may show all the same. What looks like an answer is wrong.
+    shown = row.isnan() | (row == 0) if hidden else row.isnan()
+    assert shown.all(), "a NaN in a query is hidden from its own row"

@@ -180,6 +180,9 @@ def test_the_scale_is_part_of_the_query(subject: Subject, problem: Problem) -> N
         ("twice the scale", q, 2 * default, 2 * default),
         ("twice the query", 2 * q, default, None),
         ("a negative scale", q, -default, -default),
+        ("a scale over 1", q, 8 * default, 8 * default),
+        ("a scale near 0", q, default / 64, default / 64),
+        ("a whole number for a scale", q, 3, 3),
     ):
         drawn = replace(problem, scale=scale)
         exact = subject.exact(drawn, query, k, v, mask)
@@ -203,3 +206,17 @@ def test_outputs_lie_between_the_values(subject: Subject, problem: Problem) -> N
     most = torch.where(sees, torch.where(visible, values, float("-inf")).amax(dim=3), 0.0)
     nearest = torch.minimum(torch.maximum(out, least), most)
     subject.compare(problem, "output outside the range of the values", out, nearest, allowed)
+
+
+@claim(problems(), Problem(queries=2, keys=3, dim=2, dtype="float16"), Problem(keys=40, dim=8), calls=2)
+def test_the_output_scales_with_the_values(subject: Subject, problem: Problem) -> None:
+    """attend(Q, K, c V) = c attend(Q, K, V), for c that are near the ends of what the dtype holds."""
+    q, k, v, mask = problem.tensors()
+    # A sum of weighted values is no larger than the largest of them: it fits where they do.
+    power = 12 if problem.dtype == "float16" else 60
+    for factor in (2.0**power, 2.0**-power):
+        values = problem.placed(v * factor, problem.layout)
+        exact = subject.exact(problem, q, k, values, mask)
+        out = subject.attend(q, k, values, **problem.options(mask))
+        allowed = subject.budget(problem, q, k, values, exact)
+        subject.compare(problem, f"output for values times {factor:g}", out, exact.output, allowed)

@@ -6,13 +6,13 @@ from verification.claims import claim
 from verification.judge import Subject, assert_same_bits
 from verification.problems import Problem, problems
 
-_LONG_EQUAL_ROW = Problem(keys=4096, scores="zero", dtype="bfloat16")
+_LONG_EQUAL_ROW = Problem(keys=4096, dim=2, scores="zero", dtype="bfloat16")
 
 
 @claim(
     problems(),
     _LONG_EQUAL_ROW,
-    Problem(keys=4096, scores="zero", dtype="float16"),
+    Problem(keys=4096, dim=2, scores="zero", dtype="float16"),
     Problem(queries=65, keys=65),
     Problem(queries=2, keys=1100, dim=2, scores="rising"),
 )
