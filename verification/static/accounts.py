@@ -1,8 +1,9 @@
 """The account of a configuration, one row of the table; processes that compile, and so never interpret."""
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from itertools import pairwise
 from multiprocessing import get_context
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -70,19 +71,21 @@ def account(configuration: Configuration) -> dict[str, Any]:
     }
 
 
-def inner_loop(configuration: Configuration, loops: tuple[Loop, ...]) -> int:
+def inner_loop(configuration: Configuration, loops: Sequence[Loop]) -> int:
     """Instructions of the loop that a long sequence spends its time in, of one warp; of both sweeps where it has two.
 
     A sweep has two loops: over the blocks that every query sees, and over those at an edge, which have more to do. The
     former is what counts, but under a mask every block is at an edge. A loop that has nothing to do, as the former
-    under a mask, may be missing. Of two sweeps the first does one product where the second does two. Raises ValueError
-    where the machine code looks otherwise.
+    under a mask, may be missing. Of two sweeps the second multiplies more: there lies the widest step in the number of
+    products. Raises ValueError where the machine code looks otherwise.
     """
-    most = max((loop.products for loop in loops), default=0)
-    last = [loop.instructions for loop in loops if 4 * loop.products > 3 * most]
-    first = [loop.instructions for loop in loops if 4 * loop.products <= 3 * most]
-    sweeps = [sweep for sweep in (first, last) if sweep]
-    wanted = 2 if configuration.backend == "two_pass_triton" else 1
-    if len(sweeps) != wanted or any(len(sweep) > 2 for sweep in sweeps):
-        raise ValueError(f"{configuration}: {len(sweeps)} sweeps where there should be {wanted}: {loops}")
-    return sum((max if configuration.variant == "masked" else min)(sweep) for sweep in sweeps)
+    loops = sorted(loops, key=lambda loop: loop.products)
+    sweeps = [loops]
+    if configuration.backend == "two_pass_triton" and len(loops) > 1:
+        steps = [more.products - fewer.products for fewer, more in pairwise(loops)]
+        second = steps.index(max(steps)) + 1
+        sweeps = [loops[:second], loops[second:]]
+    if any(len(sweep) not in (1, 2) for sweep in sweeps):
+        raise ValueError(f"{configuration}: one or two inner loops for each sweep were wanted; there are {loops}")
+    counts = max if configuration.variant == "masked" else min
+    return sum(counts(loop.instructions for loop in sweep) for sweep in sweeps)
