@@ -46,7 +46,8 @@ def claim(problems: SearchStrategy[Problem] | None, *pinned: Problem, calls: int
             __tracebackhide__ = True
             profile = settings()  # now and not at import, when none may have been chosen yet
             share = calls * (3 if subject.interpreted else 1)
-            examples = max(5, profile.max_examples // share)
+            fewest = max(2, profile.max_examples // 6) if subject.interpreted else 5
+            examples = max(fewest, profile.max_examples // share)
             evidence = subject.evidence
 
             def search(subject: Subject, problem: Problem) -> None:

@@ -31,8 +31,10 @@ FAR, BEFORE = 2**30, 2**31
 def test_nothing_ends_where_a_counter_does(subject: Subject, problem: Problem) -> None:
     """Output and gradients with more samples, heads, queries and keys than 65536 are the formula's."""
     if subject.interpreted:
-        fewer = {name: MANY_INTERPRETED for name in ("batch", "heads", "queries", "keys") if getattr(problem, name) > 2}
-        problem = replace(problem, **fewer, kv_heads=min(problem.kv_heads, MANY_INTERPRETED))
+        # A program is slow there, so that samples and heads are many together only, and heads alone are few.
+        programs = {"batch": 17, "heads": 16} if problem.batch > 2 else {"heads": min(problem.heads, 17)}
+        longer = {name: MANY_INTERPRETED for name in ("queries", "keys") if getattr(problem, name) > 2}
+        problem = replace(problem, **programs, **longer)
     q, k, v, mask = problem.tensors()
     exact = subject.exact(problem, q, k, v, mask)
     out = subject.attend(q, k, v, **problem.options(mask))
