@@ -174,9 +174,9 @@ def of_gradients(
 
 def by_trial(
     function: Callable[[list[Tensor]], list[Tensor]], inputs: list[Tensor], dtype: torch.dtype, terms: int
-) -> list[Tensor]:
-    """The budgets of what a function of float64 inputs gives when it is computed in that dtype, where no bound has been
-    worked out, as for second derivatives.
+) -> tuple[list[Tensor], list[Tensor]]:
+    """What a function of float64 inputs gives, and its budgets when it is computed in that dtype, where no bound has
+    been worked out, as for second derivatives.
 
     Every result of every step, backward ones included, is moved at random by up to a relative step, as rounding does,
     and how far the results then move is seen; a row of them is as uncertain as its worst element. What one rounding of
@@ -191,7 +191,7 @@ def by_trial(
             tried = function(inputs)
         moved = [torch.maximum(m, (a - b).abs() / rounding.step) for m, a, b in zip(moved, tried, right, strict=True)]
     factor = growth(terms) * unit_roundoff(dtype)
-    return [factor * m.amax(dim=-1, keepdim=True).expand_as(m) + underflow(dtype) for m in moved]
+    return right, [factor * m.amax(dim=-1, keepdim=True).expand_as(m) + underflow(dtype) for m in moved]
 
 
 class _Rounding(TorchDispatchMode):

@@ -186,6 +186,14 @@ class Subject:
         by_length[length] = max(by_length.get(length, 0.0), worst)
         assert worst <= 1, _told(name, answer, right, allowed, ratio)
 
+    def compare_gradients(
+        self, problem: Problem, answers: Sequence[Tensor], right: Sequence[Tensor], allowed: Sequence[Tensor], told: str
+    ) -> None:
+        """`compare` for dQ, dK and dV; `told` ends their names."""
+        __tracebackhide__ = True
+        for letter, answer, exact, budgeted in zip("QKV", answers, right, allowed, strict=True):
+            self.compare(problem, f"gradient of {letter}{told}", answer, exact, budgeted)
+
     def layer(self, d_model: int, heads: int, kv_heads: int, seed: int) -> SelfAttention:
         """A layer round this subject, its calls held to the same; one seed and one size give the same weights."""
         torch.manual_seed(seed)

@@ -51,8 +51,7 @@ _LARGER = (
 @claim(problems(), *_PINNED, *_LARGER)
 def test_the_gradients_agree_with_the_formula(subject: Subject, problem: Problem) -> None:
     """|dQ - dQ*| <= b(dQ), and the same for dK and dV, elementwise; * is the float64 formula, differentiated."""
-    for name, answer, right, allowed in zip("QKV", *_judged(subject, problem), strict=True):
-        subject.compare(problem, f"gradient of {name}", answer, right, allowed)
+    subject.compare_gradients(problem, *_judged(subject, problem), "")
 
 
 @claim(problems(), *_PINNED)
@@ -104,8 +103,7 @@ def test_the_gradients_scale_with_the_incoming_one(subject: Subject, problem: Pr
         grad_out = problem.grad_out() * factor
         answers = subject.gradients(problem, q, k, v, mask, grad_out)
         right, allowed = subject.exact_gradients(problem, q, k, v, mask, grad_out)
-        for letter, answer, r, b in zip("QKV", answers, right, allowed, strict=True):
-            subject.compare(problem, f"gradient of {letter} for {factor:g} dO", answer, r, b)
+        subject.compare_gradients(problem, answers, right, allowed, f" for {factor:g} dO")
 
 
 @claim(
@@ -151,9 +149,10 @@ def test_a_second_derivative_is_right_or_raises(subject: Subject, problem: Probl
 
     doubles = [tensor.double() for tensor in inputs]
     terms = problem.queries * problem.heads // problem.kv_heads + problem.keys + problem.dim
-    allowed = budget.by_trial(second, doubles, q.dtype, terms)
-    for letter, answer, right, near in zip("QKV", answers, second(doubles), allowed, strict=True):
-        subject.compare(problem, f"second derivative with respect to {letter}", answer, right, near)
+    for letter, answer, right, allowed in zip(
+        "QKV", answers, *budget.by_trial(second, doubles, q.dtype, terms), strict=True
+    ):
+        subject.compare(problem, f"second derivative with respect to {letter}", answer, right, allowed)
 
 
 def _step_by_step(q: Tensor, k: Tensor, v: Tensor, visible: Tensor, scale: float | None) -> Tensor:

@@ -42,8 +42,7 @@ def test_nothing_ends_where_a_counter_does(subject: Subject, problem: Problem) -
     grad_out = problem.grad_out()
     right, allowed = subject.exact_gradients(problem, q, k, v, mask, grad_out)
     answers = subject.gradients(problem, q, k, v, mask, grad_out)
-    for letter, answer, r, b in zip("QKV", answers, right, allowed, strict=True):
-        subject.compare(problem, f"gradient of {letter}", answer, r, b)
+    subject.compare_gradients(problem, answers, right, allowed, "")
 
 
 @claim(
@@ -69,8 +68,7 @@ def test_an_offset_may_pass_32_bits(subject: Subject, problem: Problem) -> None:
             out = subject.attend(laid["q"], laid["k"], laid["v"], **problem.options(laid["mask"]))
             subject.compare(problem, f"output with {name} spread", out, exact.output, allowed)
             answers = subject.gradients(problem, laid["q"], laid["k"], laid["v"], laid["mask"], laid["dO"])
-            for letter, answer, r, b in zip("QKV", answers, right, gradients_allowed, strict=True):
-                subject.compare(problem, f"gradient of {letter} with {name} spread", answer, r, b)
+            subject.compare_gradients(problem, answers, right, gradients_allowed, f" with {name} spread")
 
 
 def _spread(tensor: Tensor, axis: int) -> Tensor:
