@@ -105,7 +105,7 @@ def _from_entry_point(name: str, point: EntryPoint) -> Backend:
         raise ImportError(f"backend {name!r}, registered as {point.value}, cannot be loaded: {error}") from error
     if isinstance(loaded, ModuleType):
         return _backend(name, loaded, _function_of(loaded, "attend", loaded.__name__))
-    return _backend(name, sys.modules[loaded.__module__], loaded)
+    return _backend(name, sys.modules[point.module], loaded)
 
 
 def _import(spelling: str, module: str) -> ModuleType:
