@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 import torch
 
-ARCHITECTURES = ("sm_80", "sm_90", "sm_100", "gfx942")
 KERNELS = ("online", "two_pass", "grad_q", "grad_kv")
 
 
@@ -189,12 +188,11 @@ def _nearest(architecture: str) -> str:
     An instruction set only grows, shared memory does not: where a tile does not fit, Triton says so when it is
     launched, as on sm_86 and sm_120, which have 99 KiB.
     """
-    vendor, number = _vendor_and_number(architecture)
-    known = sorted(_vendor_and_number(name) for name in ARCHITECTURES)
-    older = [known_number for known_vendor, known_number in known if known_vendor == vendor and known_number <= number]
-    oldest = [known_number for known_vendor, known_number in known if known_vendor == vendor]
-    chosen = (older[-1:] or oldest[:1])[0]
-    return next(name for name in ARCHITECTURES if _vendor_and_number(name) == (vendor, chosen))
+    asked = _vendor_and_number(architecture)
+    known = {_vendor_and_number(name): name for name in HALF}
+    same_vendor = sorted(one for one in known if one[0] == asked[0])
+    older = [one for one in same_vendor if one <= asked]
+    return known[older[-1] if older else same_vendor[0]]
 
 
 def _vendor_and_number(architecture: str) -> tuple[str, int]:
