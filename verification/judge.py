@@ -231,17 +231,23 @@ def one_may_be_refused() -> AbstractContextManager[None]:
     return suppress(UnsatisfiedAssumption)
 
 
-def leak(before: Tensor, changed_at: Callable[[int], Tensor], keys: Sequence[int]) -> str:
-    """Which query sees which of those keys, as the end of a sentence; `changed_at(j)` is `before` with key j changed.
+def assert_no_leak(
+    changed: Tensor, before: Tensor, told: str, keys: Sequence[int], changed_at: Callable[[int], Tensor]
+) -> None:
+    """As `assert_same_bits`; the sentence goes on to say which query sees which of those keys.
 
-    Looked for among few keys only, as a shrunk problem has them: it takes a call for each.
+    changed_at  gives `before` with that key alone changed; called for few keys only, as a shrunk problem has them
     """
+    __tracebackhide__ = True
+    if torch.equal(changed, before):
+        return
     for key in keys if len(keys) <= 8 else ():
         seen_by = (changed_at(key) != before).any(dim=-1).nonzero()
         if len(seen_by):
             batch, head, query = seen_by[0].tolist()
-            return f"; query {query} of sample {batch}, head {head} sees key {key}"
-    return ""
+            told += f"; query {query} of sample {batch}, head {head} sees key {key}"
+            break
+    assert_same_bits(changed, before, told)
 
 
 def assert_same_bits(answer: Tensor, wanted: Tensor, told: str) -> None:

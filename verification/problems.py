@@ -306,6 +306,10 @@ LAYOUTS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
+# What one sample hides another may see in "expanded", which has one sample's numbers in all.
+OWN_NUMBERS = [name for name in LAYOUTS if name != "expanded"]
+
+
 def on(problem: Problem, device: torch.device) -> Problem:
     """The same problem on another device."""
     return replace(problem, device=str(device))

@@ -8,7 +8,7 @@ from torch import Tensor
 from verification import budget
 from verification.claims import claim
 from verification.judge import Subject, assert_same_bits, one_may_be_refused
-from verification.problems import LAYOUTS, Problem, problems
+from verification.problems import OWN_NUMBERS, Problem, problems
 
 
 @claim(
@@ -22,9 +22,8 @@ def test_the_layout_of_the_inputs_does_not_matter(subject: Subject, problem: Pro
     q, k, v, mask = problem.tensors()
     exact = subject.exact(problem, q, k, v, mask)
     allowed = subject.budget(problem, q, k, v, exact)
-    names = [name for name in LAYOUTS if name != "expanded"]
-    for shift in range(len(names)):
-        chosen = [names[(shift + at) % len(names)] for at in range(3)]
+    for shift in range(len(OWN_NUMBERS)):
+        chosen = [OWN_NUMBERS[(shift + at) % len(OWN_NUMBERS)] for at in range(3)]
         laid = [problem.placed(tensor, name) for tensor, name in zip((q, k, v), chosen, strict=True)]
         with one_may_be_refused():
             out = subject.attend(laid[0], laid[1], laid[2], **problem.options(mask))
@@ -46,7 +45,7 @@ def test_the_layout_of_the_incoming_gradient_does_not_matter(subject: Subject, p
     """dO transposed, sliced, with gaps, or expanded from one number as out.sum() sends it."""
     q, k, v, mask = problem.tensors()
     grad_out = problem.grad_out()
-    forms = {name: problem.placed(grad_out, name) for name in LAYOUTS if name != "expanded"}
+    forms = {name: problem.placed(grad_out, name) for name in OWN_NUMBERS}
     forms["expanded from one number"] = grad_out.new_ones(()).expand(grad_out.shape)
     for name, form in forms.items():
         right, allowed = subject.exact_gradients(problem, q, k, v, mask, form)
