@@ -295,6 +295,17 @@ def test_memory_counts_what_is_freed_again_and_not_the_result() -> None:
     assert with_extra_bytes(lambda: torch.ones(1000), CPU)[1] == 0
 
 
+def test_what_an_earlier_call_leaves_and_this_one_releases_does_not_count() -> None:
+    left = [with_extra_bytes(lambda: torch.ones(1_000_000), CPU)[0]]
+
+    def call() -> torch.Tensor:
+        first = torch.ones(500_000)
+        left.clear()
+        return (first + 1).sum()
+
+    assert 4_000_000 <= with_extra_bytes(call, CPU)[1] < 4_000_100
+
+
 def test_samples_are_boxed_in_time_and_never_too_few() -> None:
     calls: list[int] = []
     quick = clock.samples(lambda: calls.append(1), CPU, box_s=0.05)

@@ -1,8 +1,9 @@
 """How much memory one call takes beside its result."""
 
+import gc
 import json
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 import torch
@@ -20,6 +21,8 @@ def with_extra_bytes(call: Callable[[], Result], device: torch.device) -> tuple[
 
 
 def _peak_on_cuda(call: Callable[[], Result], device: torch.device) -> tuple[Result, int]:
+    call()  # a first call may tune itself, and may leave a workspace behind as cuBLAS does
+    gc.collect()  # or what an earlier call left in a cycle may be released during this one, and count in its favour
     torch.cuda.synchronize(device)
     torch.cuda.reset_peak_memory_stats(device)
     before = torch.cuda.memory_allocated(device)
@@ -29,7 +32,7 @@ def _peak_on_cuda(call: Callable[[], Result], device: torch.device) -> tuple[Res
 
 
 def _peak_on_cpu(call: Callable[[], Result]) -> tuple[Result, int]:
-    # A CPU has no peak counter, but the profiler logs each allocation and release with the running total.
+    # A CPU has no peak counter, but the profiler logs each allocation and release.
     from torch.profiler import ProfilerActivity, profile
 
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
@@ -39,11 +42,26 @@ def _peak_on_cpu(call: Callable[[], Result]) -> tuple[Result, int]:
         with open(file.name, encoding="utf-8") as trace:
             events = json.load(trace)["traceEvents"]
     moves = [event for event in events if event["name"] == "[memory]"]
-    if not moves:
-        return result, 0
-    first = min(moves, key=lambda event: event["ts"])["args"]
-    before = first["Total Allocated"] - first["Bytes"]
-    return result, max(event["args"]["Total Allocated"] for event in moves) - before
+    moves.sort(key=lambda event: event["ts"])
+    return result, _peak((event["args"]["Addr"], event["args"]["Bytes"]) for event in moves)
+
+
+def _peak(moves: Iterable[tuple[int, int]]) -> int:
+    """The most bytes held at once, from (address, bytes) of each allocation and, with negative bytes, each release.
+
+    A release of what was not allocated among them is of an earlier call and does not count: Python's collector comes
+    when it will.
+    """
+    held: dict[int, int] = {}
+    total = most = 0
+    for address, size in moves:
+        if size > 0:
+            held[address] = size
+            total += size
+            most = max(most, total)
+        else:
+            total -= held.pop(address, 0)
+    return most
 
 
 def _bytes(result: Any) -> int:
