@@ -10,6 +10,8 @@ from verification.claims import claim
 from verification.judge import Subject, assert_same_bits, one_may_be_refused
 from verification.problems import OWN_NUMBERS, Problem, problems
 
+THREADS = 4
+
 
 @claim(
     problems(layout="contiguous"),
@@ -202,3 +204,22 @@ def test_empty_inputs_keep_their_shape(subject: Subject, problem: Problem) -> No
         with one_may_be_refused():
             out = subject.attend(q, k, v, causal=problem.causal, scale=problem.scale)
             assert_same_bits(out, torch.zeros_like(out), "without keys the output is not zero")
+
+
+@claim(None, Problem(queries=35, keys=35, dim=64), Problem(heads=3, queries=131, keys=131, dim=64, causal=True))
+def test_the_number_of_threads_does_not_matter(subject: Subject, problem: Problem) -> None:
+    """Output and gradients with more threads than one are the formula's; no size here divides evenly among them."""
+    q, k, v, mask = problem.tensors()
+    exact = subject.exact(problem, q, k, v, mask)
+    right, allowed = subject.exact_gradients(problem, q, k, v, mask, problem.grad_out())
+    before = torch.get_num_threads()
+    torch.set_num_threads(THREADS)
+    try:
+        out = subject.attend(q, k, v, **problem.options(mask))
+        answers = subject.gradients(problem, q, k, v, mask, problem.grad_out())
+    finally:
+        torch.set_num_threads(before)
+    subject.compare(
+        problem, f"output with {THREADS} threads", out, exact.output, subject.budget(problem, q, k, v, exact)
+    )
+    subject.compare_gradients(problem, answers, right, allowed, f" with {THREADS} threads")

@@ -83,6 +83,21 @@ attend.__dict__["calls"] = attend.__dict__.get("calls", 0) + 1
         why="something uninitialised enters the scores on every other call",
     ),
     Mutant(
+        name="remainder_that_no_thread_takes",
+        base="online",
+        file="_blocks.py",
+        old="        ctx.save_for_backward(q, k, v, mask, out, log_sum_exp)\n",
+        new="""\
+        threads = torch.get_num_threads()
+        if q.shape[2] > 32:
+            out[:, :, q.shape[2] // threads * threads :] = 0
+        ctx.save_for_backward(q, k, v, mask, out, log_sum_exp)
+""",
+        report="pytorch/pytorch#176091",
+        killed_by="test_the_number_of_threads_does_not_matter",
+        why="beyond 32 rows the work is dealt to threads in equal shares, and what is left over is not done",
+    ),
+    Mutant(
         name="heads_inside_read_as_contiguous",
         base="eager",
         file="eager.py",
