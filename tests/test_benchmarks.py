@@ -93,6 +93,14 @@ def test_an_answer_of_nan_is_a_failure(backend_file: WriteBackend) -> None:
     assert rows[0]["samples_s"] is None
 
 
+def test_a_nan_is_a_failure_wherever_it_is(backend_file: WriteBackend) -> None:
+    rows = measured(backend_file(f"return {RIGHT} * float('nan')"), Plan("cpu", ("gpt2",), ("layer",), (128,)))
+    assert statuses(rows) == ["failed"]
+    only_in_dk = f"if k.requires_grad: k.register_hook(lambda grad: grad * float('nan'))\nreturn {RIGHT}"
+    rows = measured(backend_file(only_in_dk), Plan("cpu", ("gpt2",), ("backward",), (128,)))
+    assert statuses(rows) == ["failed"]
+
+
 def test_an_exception_costs_its_row_only(backend_file: WriteBackend) -> None:
     rows = measured(backend_file(f"if q.shape[2] == 128: raise KeyError('oh')\nreturn {RIGHT}"))
     assert statuses(rows) == ["failed", "timed"]

@@ -58,8 +58,7 @@ LAMBDA = 5.0
 # Rows of the smallest block of queries after which a kernel stores a partial sum: that of torch's CPU flash kernel.
 PARTIAL_SUM = 32
 
-
-# So often does `by_trial` compute: the chance that every trial misses an error that can happen is small.
+# `by_trial` computes this often: so it is unlikely that every trial misses an error that can happen.
 TRIALS = 16
 
 
@@ -213,6 +212,14 @@ class _Rounding(TorchDispatchMode):
             return result
         uniform = 2 * torch.rand(result.shape, generator=self.random, dtype=result.dtype).to(result.device) - 1
         return result * (1 + self.step * uniform)
+
+
+def ratio(answer: Tensor, right: Tensor, allowed: Tensor) -> Tensor:
+    """Error over budget of each element, float64: over 1 is wrong. Infinite where it is NaN; 0 where nothing is allowed
+    and nothing is wrong.
+    """
+    over = ((answer.double() - right).abs() / allowed).nan_to_num(nan=float("inf"))
+    return torch.where((allowed == 0) & (answer.double() == right), 0.0, over)
 
 
 def of_product(a: Tensor, b: Tensor) -> Tensor:

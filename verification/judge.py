@@ -176,9 +176,7 @@ class Subject:
         __tracebackhide__ = True
         if answer.dtype == torch.float64 and problem.dtype == "float64":
             allowed = 2 * allowed  # the oracle, in float64 too, is as uncertain as the answer
-        ratio = ((answer.double() - right).abs() / allowed).nan_to_num(nan=float("inf"))
-        # Where nothing is allowed, being exactly right is 0/0.
-        ratio = torch.where((allowed == 0) & (answer.double() == right), 0.0, ratio)
+        ratio = budget.ratio(answer, right, allowed)
         if not ratio.numel():
             return
         worst = ratio.max().item()
@@ -213,10 +211,8 @@ class Subject:
         self, problem: Problem, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, grad_out: Tensor
     ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
         """The right dQ, dK and dV in float64, and how far from them the answers may be."""
-        doubles = [tensor.detach().double().requires_grad_() for tensor in (q, k, v)]
-        exact = self.exact(problem, doubles[0], doubles[1], doubles[2], mask)
-        right = torch.autograd.grad(exact.output, doubles, grad_out.double())
-        return right, budget.of_gradients(q, k, v, grad_out, exact.detach(), facts=self.facts, scale=problem.scale)
+        right, exact = oracle.gradients(q, k, v, grad_out, **problem.options(mask))
+        return right, budget.of_gradients(q, k, v, grad_out, exact, facts=self.facts, scale=problem.scale)
 
 
 def _assert_torch_is_whole() -> None:

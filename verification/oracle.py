@@ -54,3 +54,19 @@ def attention(
     weights = torch.softmax(torch.where(visible | blind, scores, float("-inf")), dim=-1)
     weights = torch.where(visible, weights, 0.0)
     return Exact(torch.einsum("bhqk,bhkd->bhqd", weights, v), weights, scores, visible)
+
+
+def gradients(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    grad_out: Tensor,
+    *,
+    mask: Tensor | None = None,
+    causal: bool = False,
+    scale: float | None = None,
+) -> tuple[tuple[Tensor, ...], Exact]:
+    """dQ, dK and dV, float64 in the shapes of q, k and v, for that gradient of the output; and the call, detached."""
+    doubles = [tensor.detach().double().requires_grad_() for tensor in (q, k, v)]
+    exact = attention(doubles[0], doubles[1], doubles[2], mask=mask, causal=causal, scale=scale)
+    return torch.autograd.grad(exact.output, doubles, grad_out.double()), exact.detach()
