@@ -15,6 +15,18 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from implementations._contract import check, visibility
 
+# How torch, and what it calls, say that a kernel does not take an input.
+_REFUSALS = (
+    "No available kernel",
+    "No viable backend",
+    "cutlassF: no kernel",
+    "is not correctly aligned",
+    "cuDNN Frontend error",
+)
+
+# What the fused kernels for CUDA read at a time.
+_ALIGNED_BYTES = 16
+
 
 def attend_with(
     kernel: SDPBackend,
@@ -36,11 +48,19 @@ def attend_with(
     if 0 in (q.shape[0], q.shape[2], k.shape[2]):
         # torch answers these without asking any kernel.
         raise NotImplementedError(f"torch does not hand empty inputs to its {_name(kernel)} kernel")
+    fused_on_cuda = q.device.type == "cuda" and kernel is not SDPBackend.MATH
+    if fused_on_cuda and not all(map(is_aligned, (q, k, v))):
+        # torch would not look, and an access that is not aligned takes the whole process's device with it.
+        told = f"reads {_ALIGNED_BYTES} bytes at a time; rows of q, k or v begin between them"
+        raise NotImplementedError(f"torch's {_name(kernel)} kernel for CUDA {told}")
     if mask is not None:
         mask = mask[(None,) * (4 - mask.ndim)]  # torch's CPU kernel wants at least two axes
     corners_coincide = causal and mask is None and q.shape[2] == k.shape[2]
     visible = None if corners_coincide else visibility(q, k, mask, causal)
     blind = None if visible is None else ~visible.any(dim=-1, keepdim=True)
+    seen = None if visible is None or blind is None else visible | blind
+    if fused_on_cuda and seen is not None:
+        seen = seen.expand(*seen.shape[:-1], k.shape[2]).contiguous()  # they do not take a last axis of stride 0
     with warnings.catch_warnings(record=True) as reasons, sdpa_kernel(kernel):
         warnings.simplefilter("always")
         try:
@@ -48,13 +68,13 @@ def attend_with(
                 q,
                 k,
                 v,
-                attn_mask=None if visible is None or blind is None else visible | blind,
+                attn_mask=seen,
                 is_causal=corners_coincide,
                 scale=scale,
                 enable_gqa=q.shape[1] != k.shape[1],
             )
         except RuntimeError as error:
-            if "No available kernel" not in str(error):
+            if not any(words in str(error) for words in _REFUSALS):
                 raise
             # The reasons come as warnings: a heading and then one sentence for each; each names a source line.
             sentences = [str(w.message).partition(" (Triggered internally")[0] for w in reasons]
@@ -68,6 +88,18 @@ def needs_cuda(kernel: SDPBackend, device: torch.device) -> str | None:
     if kernel in (SDPBackend.EFFICIENT_ATTENTION, SDPBackend.CUDNN_ATTENTION) and device.type != "cuda":
         return f"torch has its {_name(kernel)} kernel for CUDA only, not for {device.type}"
     return None
+
+
+def is_aligned(tensor: Tensor) -> bool:
+    """Whether each row of the last axis begins where a read of 16 bytes may begin, or torch copies it before it reads.
+
+    It copies what is no multiple of 16 bytes wide.
+    """
+    size = tensor.element_size()
+    if tensor.shape[-1] * size % _ALIGNED_BYTES:
+        return True
+    steps = [stride for length, stride in zip(tensor.shape[:-1], tensor.stride()[:-1], strict=True) if length > 1]
+    return not any(step * size % _ALIGNED_BYTES for step in (tensor.storage_offset(), *steps))
 
 
 def _name(kernel: SDPBackend) -> str:

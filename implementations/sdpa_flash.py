@@ -1,7 +1,8 @@
 """torch's own attention by its flash kernel: the online softmax, fused, on a CPU and on CUDA.
 
-It refuses value_dim != head_dim and a last axis with gaps; on CUDA also float32 and a mask. On the CPU it multiplies
-the -inf of its causal mask by the scale, so it refuses a causal call with a scale of zero or below.
+It refuses value_dim != head_dim and a last axis with gaps; on CUDA also float32 and a mask. What is masked it sets to
+-inf before it multiplies by the scale: its causal mask, and on CUDA what lies beyond the last key. So it refuses a
+scale of zero or below, on the CPU in a causal call only.
 
 Source: torch.nn.attention.SDPBackend.FLASH_ATTENTION.
 """
@@ -27,6 +28,7 @@ def attend(
     scale: float | None = None,
 ) -> Tensor:
     """Attention by torch's flash kernel; shapes and errors as in `implementations._contract`."""
-    if causal and scale is not None and scale <= 0 and q.device.type == "cpu":
-        raise NotImplementedError(f"torch's flash kernel for CPUs gives NaN for a causal call with scale {scale}")
+    if scale is not None and scale <= 0 and (causal or q.device.type == "cuda"):
+        causally = "" if q.device.type == "cuda" else " for a causal call"
+        raise NotImplementedError(f"torch's flash kernel gives NaN{causally} with scale {scale}")
     return attend_with(SDPBackend.FLASH_ATTENTION, q, k, v, mask, causal, scale)

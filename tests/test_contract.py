@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import implementations
+from implementations._sdpa import is_aligned
 
 CPU = torch.device("cpu")
 BACKENDS = [name for name in implementations.names() if implementations.load(name).cannot_run(CPU) is None]
@@ -84,6 +85,38 @@ def test_empty_inputs_keep_their_shape_or_are_refused(backend: str, empty: str) 
     for grad, leaf in zip(torch.autograd.grad(out.sum(), (q, k, v)), (q, k, v), strict=True):
         assert grad.shape == leaf.shape
         assert not grad.count_nonzero()
+
+
+def test_rows_that_begin_between_two_reads_are_known() -> None:
+    memory = torch.zeros(2, 3, 8, 24, dtype=torch.float16)
+    assert is_aligned(memory)
+    assert is_aligned(memory.transpose(1, 2))
+    assert is_aligned(memory[..., 8:16])  # 16 bytes on
+    assert not is_aligned(memory[..., 4:12])  # 8 bytes on
+    assert is_aligned(memory[..., 4:11])  # 14 bytes wide: torch copies it
+    assert not is_aligned(torch.zeros(2, 3, 8, 21, dtype=torch.float16)[..., :16])
+    assert is_aligned(torch.zeros(1, 1, 1, 21, dtype=torch.float16)[..., :16])  # one row has no next
+    assert is_aligned(torch.zeros(2, 3, 8, 20, dtype=torch.float32)[..., :16])
+
+
+@pytest.mark.parametrize(
+    ("told", "raised"),
+    [
+        ("No available kernel. Aborting execution.", NotImplementedError),
+        ("cuDNN Frontend error: [cudnn_frontend] Error: No execution plans", NotImplementedError),
+        ("CUDA error: an illegal memory access was encountered", RuntimeError),
+    ],
+)
+def test_what_torch_refuses_is_a_refusal_and_nothing_else_is(
+    monkeypatch: pytest.MonkeyPatch, told: str, raised: type[Exception]
+) -> None:
+    def fails(*_: object, **__: object) -> None:
+        raise RuntimeError(told)
+
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", fails)
+    with pytest.raises(RuntimeError) as found:
+        implementations.load("sdpa_math").attend(*tensors().values())
+    assert found.type is raised
 
 
 @pytest.mark.parametrize(
