@@ -1,7 +1,7 @@
 """The verification spread over the cores of a machine and held to a deadline, its results in one file.
 
-Each job is a pytest of its own, with no plugin but `benchmarks.deadline` and without the settings of pyproject.toml:
-they ask for plugins that a GPU box need not have.
+Each job is a pytest of its own with the plugin `benchmarks.deadline`, and without the settings of pyproject.toml: they
+ask for plugins that a GPU box need not have.
 """
 
 import json
@@ -16,8 +16,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-from benchmarks.deadline import LEFT_OUT
 
 if TYPE_CHECKING:
     import torch
@@ -70,8 +68,8 @@ def verify(
 ) -> list[Result]:
     """The results of all jobs, a process a core, also written to `path` in the format of `pytest --results`.
 
-    No test is begun after `deadline`, in seconds since 1970, and a process that has not ended `grace_s` seconds later
-    is stopped. What was not judged for either reason is in the results as "left out".
+    The tests end at `deadline`, in seconds since 1970, and a process that has not ended `grace_s` seconds later is
+    stopped. What was not judged for either reason is in the results as "left out".
     """
     start = time.time()
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(min(MOST_PROCESSES, os.cpu_count() or 1)) as pool:
@@ -130,7 +128,7 @@ def _joined(parts: Iterable[Result | Lost]) -> Result:
     every = list(parts)
     written = [part for part in every if not isinstance(part, Lost)]
     properties = {claim["id"]: claim for part in written for claim in part["properties"]}
-    results = [_left_out_or_as_it_is(result) for part in written for result in part["results"]]
+    results = [result for part in written for result in part["results"]]
     lost = [part for part in every if isinstance(part, Lost)]
     for part in lost:
         claims = [claim for claim in properties.values() if claim["chapter"] in part.job.chapters]
@@ -147,14 +145,6 @@ def _joined(parts: Iterable[Result | Lost]) -> Result:
 
 def _backends(part: Result | Lost) -> list[str]:
     return [part.job.backend] if isinstance(part, Lost) else part["backends"]
-
-
-def _left_out_or_as_it_is(result: Result) -> Result:
-    """The deadline skips a test, which the results would call refused."""
-    reason = result["reason"] or ""
-    if not reason.startswith(LEFT_OUT):
-        return result
-    return result | {"outcome": "left out", "reason": reason.removeprefix(LEFT_OUT)}
 
 
 def _whole(chapter: str) -> Result:

@@ -1,14 +1,18 @@
 """The GPU box, rehearsed on a CPU: every part runs, and what does not fit or dies is told."""
 
+import contextlib
 import dataclasses
 import json
+import signal
 import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 
-from benchmarks import ceilings, children, gpu_box, verify
+from benchmarks import ceilings, children, deadline, gpu_box, verify
 from benchmarks.sweep import Plan
 from benchmarks.verify import Job, Lost
 
@@ -81,6 +85,19 @@ def test_a_test_that_is_not_begun_in_time_is_left_out_and_called_so(judged) -> N
     assert len(outcomes) > 3
     assert {outcome for outcome, _ in outcomes.values()} == {"left out"}
     assert outcomes["test_rows_sum_to_one"][1] == "the time for the verification was used up before it was begun"
+
+
+def test_a_test_that_is_not_done_in_time_is_left_out_and_called_so() -> None:
+    item: Any = SimpleNamespace(config=SimpleNamespace(option=SimpleNamespace(deadline=time.time() + 0.2)))
+    handler = signal.getsignal(signal.SIGALRM)
+    try:
+        deadline.pytest_pyfunc_call(item)
+        told = pytest.raises(pytest.skip.Exception, match="left out: the time for the verification was used up while")
+        with told, contextlib.suppress(Exception):  # as hypothesis, or a compiler, would
+            time.sleep(60)
+    finally:
+        deadline.pytest_runtest_teardown()
+        signal.signal(signal.SIGALRM, handler)
 
 
 def test_a_death_is_a_failure_of_the_test_that_it_came_in(judged) -> None:

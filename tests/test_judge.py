@@ -1,6 +1,7 @@
 """The judge judged: it rejects what is wrong, accepts what is right, and its oracle and budgets hold on their own."""
 
 import json
+import re
 import subprocess
 import sys
 import warnings
@@ -296,6 +297,30 @@ def test_isolated_a_crash_or_a_hang_costs_one_property(tmp_path: Path, fault: st
     assert told in crashed["reason"]
     assert 'tests="2"' in junit.read_text()
     assert "test_the_causal_flag_is_the_lower_right_triangle" in junit.read_text()
+
+
+def test_a_lost_gpu_is_one_failure_and_no_other_verdict(tmp_path: Path) -> None:
+    file, results = tmp_path / "mine.py", tmp_path / "found.json"
+    fault = "from verification.judge import DeviceLost; raise DeviceLost('an illegal memory access was encountered')"
+    file.write_text(CRASHES.format(name="attend", fault=fault))
+    chosen = ("-k=test_causality or rows_sum_to_one", "--backend", f"{file}:attend", "--results", str(results))
+    ran = verify(*chosen)
+    assert ran.returncode == 1
+    found = json.loads(results.read_text())["results"]
+    failed = [result for result in found if result["outcome"] == "fail"]
+    assert len(failed) == 1
+    assert failed[0]["reason"] == "the GPU is lost: an illegal memory access was encountered"
+    assert re.search(r"Problem\(.*causal=True.*\)", failed[0]["counterexample"])
+    after = found[found.index(failed[0]) + 1 :]
+    assert {result["outcome"] for result in after} == {"left out"}
+    assert after[0]["reason"].startswith("the GPU was lost in test_")
+    assert "FAIL: mine.py:attend: " in ran.stdout
+    assert "left out: mine.py:attend: the GPU was lost in" in ran.stdout
+    # A worker of xdist ends, and another goes on.
+    ran = verify(*chosen, "-n", "1")
+    found = json.loads(results.read_text())["results"]
+    assert len([result for result in found if result["outcome"] == "fail"]) > 1
+    assert "left out" not in {result["outcome"] for result in found}
 
 
 def replaces_softmax(q: Tensor, k: Tensor, v: Tensor, **options: object) -> Tensor:

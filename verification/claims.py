@@ -15,7 +15,7 @@ from hypothesis.errors import Unsatisfiable, UnsatisfiedAssumption
 from hypothesis.strategies import SearchStrategy
 
 from verification import profiles as profiles
-from verification.judge import Subject
+from verification.judge import DeviceLost, Subject
 from verification.problems import Problem, on
 
 Check = Callable[[Subject, Problem], None]
@@ -45,7 +45,7 @@ def claim(problems: SearchStrategy[Problem] | None, *pinned: Problem, calls: int
         def test(subject: Subject) -> None:
             __tracebackhide__ = True
             profile = settings()  # now and not at import, when none may have been chosen yet
-            share = calls * (3 if subject.interpreted else 1)
+            share = calls * (3 if subject.interpreted or subject.compiles else 1)
             fewest = max(2, profile.max_examples // 6) if subject.interpreted else 5
             examples = max(fewest, profile.max_examples // share)
             evidence = subject.evidence
@@ -56,7 +56,11 @@ def claim(problems: SearchStrategy[Problem] | None, *pinned: Problem, calls: int
                     return
                 problem = on(problem, subject.device)
                 note(reproducer(check, subject, problem))
-                check(subject, problem)
+                try:
+                    check(subject, problem)
+                except DeviceLost as lost:
+                    lost.add_note(f"{problem}\n{reproducer(check, subject, problem)}")
+                    raise
                 evidence.problems += 1
 
             search.__name__ = search.__qualname__ = check.__name__  # what hypothesis prints
@@ -71,7 +75,7 @@ def claim(problems: SearchStrategy[Problem] | None, *pinned: Problem, calls: int
                     evidence.problems += 1
                 except UnsatisfiedAssumption:
                     continue  # refused, and counted as such by the subject
-                except Exception as failure:
+                except (Exception, DeviceLost) as failure:
                     failure.add_note(f"Pinned problem: {problem}\n{reproducer(check, subject, problem)}")
                     raise
             if not evidence.problems:

@@ -7,6 +7,7 @@ a subject refuses every problem of a property, that property is skipped with the
 import json
 import os
 import re
+import sys
 import time
 from collections.abc import Generator
 from dataclasses import asdict, dataclass, field
@@ -20,14 +21,18 @@ from hypothesis.errors import Unsatisfiable, UnsatisfiedAssumption
 
 from verification import profiles as profiles
 from verification import selection
-from verification.judge import Evidence, Subject
+from verification.judge import LEFT_OUT, DeviceLost, Evidence, Subject
 from verification.problems import DTYPES
 from verification.provenance import provenance
+
+_LOST_IN = pytest.StashKey[str]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
     # The problems are small: threads would wait for one another, and -n starts a process for each core.
     torch.set_num_threads(1)
+    # A float32 product is one here, whatever the machine's environment makes of it.
+    torch.set_float32_matmul_precision("highest")
     selection.backends(config)  # now, so that a spelling that means nothing ends the run with one line
     config.pluginmanager.register(_Findings(config), "attention-findings")
 
@@ -45,12 +50,22 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, o
     if subject is None:
         return (yield)
     subject.evidence = Evidence()
-    evidence = subject.evidence
+    evidence, stash = subject.evidence, pyfuncitem.config.stash
     try:
+        if _LOST_IN in stash:
+            pytest.skip(f"{LEFT_OUT}the GPU was lost in {stash[_LOST_IN]}; --isolate costs one property only")
         result = yield
         if evidence.refusals and not evidence.calls:
             pytest.skip(f"refused: {'; '.join(sorted(evidence.refusals))}")
         return result
+    except DeviceLost as lost:
+        stash[_LOST_IN] = pyfuncitem.name
+        told = "\n".join([f"the GPU is lost: {lost}", *getattr(lost, "__notes__", [])])
+        if hasattr(pyfuncitem.config, "workerinput"):
+            print(f"{pyfuncitem.name}: {told}", file=sys.__stderr__, flush=True)
+            os._exit(1)  # xdist reports the property and begins another process
+        pyfuncitem.user_properties.append(("counterexample", told))
+        raise AssertionError(told) from lost
     except Exception as failure:
         # Where every problem met a refusal, hypothesis ran out of problems.
         if isinstance(failure, Unsatisfiable | UnsatisfiedAssumption) and evidence.refusals:
@@ -115,6 +130,8 @@ class _Findings:
         reason = None
         if report.outcome == "skipped" and isinstance(report.longrepr, tuple):
             reason = str(report.longrepr[2]).removeprefix("Skipped: ").removeprefix("refused: ")
+            if reason.startswith(LEFT_OUT):
+                outcome, reason = "left out", reason.removeprefix(LEFT_OUT)
         elif report.outcome == "failed":
             reason = str(told["counterexample"]).partition("\n")[0]
         elif evidence["stated"]:
@@ -167,7 +184,7 @@ class _Findings:
             ],
         }
         Path(path).parent.mkdir(parents=True, exist_ok=True)
-        Path(path).write_text(json.dumps(found, indent=1, allow_nan=False) + os.linesep)
+        Path(path).write_text(json.dumps(found, indent=1, allow_nan=False) + "\n", encoding="utf-8")
 
 
 def _json_numbers(numbers: dict[str, float]) -> dict[str, float | None]:
@@ -179,19 +196,20 @@ def _table(claims: dict[str, dict[str, str]], results: list[dict[str, Any]]) -> 
     """Property x backend, then the worst error over budget of each backend and dtype."""
     backends = list(dict.fromkeys(result["backend"] for result in results))
     cells = {(result["property"], result["backend"]): result["outcome"] for result in results}
-    shown = {"pass": "pass", "fail": "FAIL", "refused": "refused", "stated": "stated"}
+    shown = {"fail": "FAIL"}
     width = max(len(claim["title"]) for claim in claims.values())
     columns = [max(8, len(_short(backend))) for backend in backends]
     lines = [" " * width + "".join(f"  {_short(b):>{c}}" for b, c in zip(backends, columns, strict=True))]
     for name, claim in claims.items():
-        row = [shown.get(cells.get((name, backend), ""), "") for backend in backends]
+        outcomes = [cells.get((name, backend), "") for backend in backends]
+        row = [shown.get(outcome, outcome) for outcome in outcomes]
         lines.append(f"{claim['title']:<{width}}" + "".join(f"  {r:>{c}}" for r, c in zip(row, columns, strict=True)))
     lines.append("")
     for dtype in DTYPES:
         row = []
         for backend in backends:
             found = [r["worst"][dtype] for r in results if r["backend"] == backend and dtype in r["worst"]]
-            row.append(f"{max(found):.3f}" if found else "-")
+            row.append(f"{max(found):.3g}" if found else "-")
         told = f"worst error / budget, {dtype}"
         lines.append(f"{told:<{width}}" + "".join(f"  {r:>{c}}" for r, c in zip(row, columns, strict=True)))
     return lines
@@ -207,7 +225,7 @@ def _reasons(claims: dict[str, dict[str, str]], results: list[dict[str, Any]]) -
             lines.append(f"FAIL: {_short(result['backend'])}: {claims[result['property']]['title']}: {told}")
     told_of: dict[tuple[str, str], list[str]] = {}
     for result in results:
-        if result["outcome"] in ("refused", "stated"):
+        if result["outcome"] in ("refused", "stated", "left out"):
             told_of.setdefault((result["outcome"], result["reason"]), []).append(_short(result["backend"]))
     lines += [f"{outcome}: {', '.join(dict.fromkeys(told))}: {reason}" for (outcome, reason), told in told_of.items()]
     return ["", *lines] if lines else []

@@ -32,6 +32,17 @@ class Evidence:
     stated: str | None = None
 
 
+# Begins the reason of a skip that is no refusal: there was no time, no memory or no device to ask with.
+LEFT_OUT = "left out: "
+
+
+class DeviceLost(BaseException):
+    """The GPU answers nothing more in this process, as after an illegal access.
+
+    No Exception: hypothesis would look for a smaller problem, and take the smallest, since all fail from now on.
+    """
+
+
 # By the most keys; what is longer is "over" the last.
 LENGTHS = {16: "1-16", 64: "17-64", 256: "65-256"}
 
@@ -79,7 +90,16 @@ class Subject:
     @property
     def interpreted(self) -> bool:
         """Its kernels run in Triton's interpreter, thousands of times slower than anywhere else."""
-        return bool(getattr(sys.modules.get(getattr(self.backend.attend, "__module__", "")), "INTERPRETED", False))
+        return self._triton_is_interpreted is True
+
+    @property
+    def compiles(self) -> bool:
+        """Its kernels are Triton's and compiled, which takes seconds for each new kind of problem."""
+        return self._triton_is_interpreted is False
+
+    @property
+    def _triton_is_interpreted(self) -> bool | None:
+        return getattr(sys.modules.get(getattr(self.backend.attend, "__module__", "")), "INTERPRETED", None)
 
     @property
     def facts(self) -> Facts:
@@ -162,12 +182,18 @@ class Subject:
             with warnings.catch_warnings():
                 warnings.simplefilter("default")
                 yield
+                if self.device.type == "cuda":
+                    torch.cuda.synchronize(self.device)  # or what a kernel does wrong is raised by whoever comes next
         except NotImplementedError as refusal:
             told = str(refusal)
             if not told:
                 raise AssertionError("it refuses without a reason: NotImplementedError wants one") from refusal
             self.evidence.refusals[told] = self.evidence.refusals.get(told, 0) + 1
             raise UnsatisfiedAssumption(told) from refusal
+        except RuntimeError as error:
+            if self.device.type == "cuda" and _is_lost(self.device):
+                raise DeviceLost(str(error)) from error
+            raise
         finally:
             _assert_torch_is_whole()
 
@@ -213,6 +239,14 @@ class Subject:
         """The right dQ, dK and dV in float64, and how far from them the answers may be."""
         right, exact = oracle.gradients(q, k, v, grad_out, **problem.options(mask))
         return right, budget.of_gradients(q, k, v, grad_out, exact, facts=self.facts, scale=problem.scale)
+
+
+def _is_lost(device: torch.device) -> bool:
+    try:
+        torch.cuda.synchronize(device)
+    except RuntimeError:
+        return True
+    return False
 
 
 def _assert_torch_is_whole() -> None:
