@@ -34,13 +34,16 @@ CEILINGS_END, VERIFICATION_END, KERNELS_END, WORKLOADS_END = 0.06, 0.46, 0.74, 0
 # A test or a row that has begun may end after its part; beyond these seconds it is stopped.
 GRACE_S = 25.0
 
+# Drawing takes some; nothing is measured any more, and a slow machine gets its page too.
+DRAWING_S = 120.0
+
 # Processes that compile while others verify.
 COMPILING = 8
 
 SWEEP = [sys.executable, "-m", "benchmarks.sweep"]
 
-# Of a backend's share of a sweep: for Python, torch and the device.
-LOADING_S = 4.0
+# Of a backend's share of a sweep: for Python, torch, and a device that wakes.
+LOADING_S = 6.0
 
 
 @dataclass(frozen=True)
@@ -102,12 +105,12 @@ def main(arguments: list[str] | None = None) -> int:
     with ThreadPoolExecutor(COMPILING) as pool:
         ahead = [
             pool.submit(_compile, name, plan, ends(VERIFICATION_END))
-            for name in filter(_compiles, backends)
             for plan in _ahead(size)
+            for name in filter(_compiles, backends)
         ]
         verified = verify.verify(
             given.out / "verification.json",
-            [job for name in backends for job in _jobs(name, size.files or verify.chapters())],
+            _jobs(backends, size.files or verify.chapters()),
             device,
             size.profile,
             deadline=ends(VERIFICATION_END),
@@ -160,11 +163,13 @@ def _compiles(backend: str) -> bool:
     return "triton" in backend
 
 
-def _jobs(backend: str, chapters: tuple[str, ...]) -> list[verify.Job]:
-    """One process for a backend, and one for each file of tests where it is busy compiling."""
-    if _compiles(backend):
-        return [verify.Job(backend, (chapter,)) for chapter in chapters]
-    return [verify.Job(backend, chapters)]
+def _jobs(backends: Sequence[str], chapters: tuple[str, ...]) -> list[verify.Job]:
+    """One process for a backend, and one for each file of tests where it is busy compiling.
+
+    Those take turns: what two have in common is compiled for the one that comes first.
+    """
+    whole = [verify.Job(name, chapters) for name in backends if not _compiles(name)]
+    return whole + [verify.Job(name, (chapter,)) for chapter in chapters for name in filter(_compiles, backends)]
 
 
 def _ahead(size: Size) -> list[Plan]:
@@ -223,7 +228,7 @@ def _ceilings(out: Path, size: Size, device: "torch.device", deadline: float) ->
 
 def _draw(out: Path) -> bool:
     page = [sys.executable, "-m", "reports", "--data", str(out), "--asv", str(out), "--out", str(out / "index.html")]
-    return _ran(page, out / "logs" / "page.txt", time.time() + GRACE_S)
+    return _ran(page, out / "logs" / "page.txt", time.time() + DRAWING_S)
 
 
 def _ran(arguments: Sequence[str], log: Path, deadline: float) -> bool:

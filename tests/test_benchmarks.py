@@ -335,7 +335,7 @@ def test_samples_that_would_take_too_long_are_not_begun() -> None:
 def test_a_cuda_sample_is_the_time_between_its_two_events(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a stand-in for an asynchronous device: work is queued, and events record when it is done."""
     device = _FakeCuda()
-    for name in ("synchronize", "Event", "get_device_properties"):
+    for name in ("synchronize", "Event"):
         monkeypatch.setattr(torch.cuda, name, getattr(device, name))
     monkeypatch.setattr(torch, "empty", lambda size, **_: device.buffer(size))
     monkeypatch.setattr(clock.time, "perf_counter", lambda: device.host_s)
@@ -346,8 +346,6 @@ def test_a_cuda_sample_is_the_time_between_its_two_events(monkeypatch: pytest.Mo
 
 
 class _FakeCuda:
-    L2_cache_size = 1000
-
     def __init__(self) -> None:
         self.host_s = self.done_s = 0.0
         self.flushed = 0
@@ -359,11 +357,8 @@ class _FakeCuda:
     def synchronize(self, _device: Any) -> None:
         self.host_s = max(self.host_s, self.done_s)
 
-    def get_device_properties(self, _device: Any) -> "_FakeCuda":
-        return self
-
     def buffer(self, size: int) -> Any:
-        assert size > self.L2_cache_size
+        assert size == clock.FLUSHED_BYTES
         cuda = self
 
         class Buffer:

@@ -327,6 +327,21 @@ def test_the_fastest_verified_backend_is_named_at_the_longest_common_length(make
     assert "2 of 3 backends are verified on Plain CPU. flash refuses every problem." in page
 
 
+def test_the_fastest_is_named_where_more_than_half_have_a_time(make_page: Callable[..., str]):
+    page = make_page(
+        {
+            "verification.json": verification(eager="pass", online="pass", flash="pass"),
+            "sweep.json": sweep(
+                *(row(backend, 128, 0.004) for backend in ("eager", "online", "flash")),
+                row("online", 256, 0.009),
+                row("flash", 256, 0.008),
+                row("eager", 512, 0.001),
+            ),
+        }
+    )
+    assert re.search(r"<strong>flash</strong> 8.00 ms<small>at 256, 2 of 3 backends there", page)
+
+
 def test_devices_and_commits_are_not_mixed(make_page: Callable[..., str]):
     page = make_page(
         {

@@ -22,13 +22,16 @@ def with_extra_bytes(call: Callable[[], Result], device: torch.device) -> tuple[
 
 def _peak_on_cuda(call: Callable[[], Result], device: torch.device) -> tuple[Result, int]:
     call()  # a first call may tune itself, and may leave a workspace behind as cuBLAS does
-    gc.collect()  # or what an earlier call left in a cycle may be released during this one, and count in its favour
-    torch.cuda.synchronize(device)
-    torch.cuda.reset_peak_memory_stats(device)
-    before = torch.cuda.memory_allocated(device)
-    result = call()
-    torch.cuda.synchronize(device)
-    return result, torch.cuda.max_memory_allocated(device) - before
+    gc.disable()  # or it may release during this call what an earlier one left in a cycle, in this one's favour
+    try:
+        torch.cuda.synchronize(device)
+        torch.cuda.reset_peak_memory_stats(device)
+        before = torch.cuda.memory_allocated(device)
+        result = call()
+        torch.cuda.synchronize(device)
+        return result, torch.cuda.max_memory_allocated(device) - before
+    finally:
+        gc.enable()
 
 
 def _peak_on_cpu(call: Callable[[], Result]) -> tuple[Result, int]:
