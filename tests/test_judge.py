@@ -1,6 +1,7 @@
 """The judge judged: it rejects what is wrong, accepts what is right, and its oracle and budgets hold on their own."""
 
 import json
+import re
 import subprocess
 import sys
 import warnings
@@ -234,6 +235,8 @@ def test_a_users_function_passes_and_broken_fails_with_a_minimal_counterexample(
     assert ran.returncode == 1, ran.stdout + ran.stderr
     assert "problem=Problem(keys=2, causal=True)" in ran.stdout
     assert "FAIL: mine.py:wrong: the output agrees with the formula: Problem(keys=2, causal=True)" in ran.stdout
+    (shown,) = re.findall(r"AssertionError: .*", (Path(__file__).parents[1] / "README.md").read_text())
+    assert shown in ran.stdout
 
     snippet = ran.stdout[ran.stdout.index("from verification.judge") :]
     lines = [line.removeprefix("E   ") for line in snippet.splitlines()[:4]]
@@ -250,6 +253,9 @@ def test_what_cannot_be_asked_for_is_one_clear_line() -> None:
     ran = verify("--backend", "sdpa_cudnn", "--device", "cpu")
     assert ran.returncode == 4
     assert "sdpa_cudnn cannot run here: torch has its cudnn kernel for CUDA only" in ran.stderr
+    ran = verify("--device", "cuder")
+    assert ran.returncode == 4
+    assert ran.stderr.startswith("ERROR: device 'cuder': Expected one of cpu, cuda")
 
 
 def test_a_backend_that_refuses_everything_fails(tmp_path: Path) -> None:
