@@ -37,13 +37,12 @@ def main() -> int:
     start = time.monotonic()
     given = _arguments()
 
-    import torch
-
     import implementations
 
-    device = torch.device(given.device or ("cuda" if torch.cuda.is_available() else "cpu"))
-    if device.type == "cuda" and not torch.cuda.is_available():
-        return _stop("--device cuda: torch finds no GPU here")
+    try:
+        device = implementations.device(given.device)
+    except ValueError as error:
+        return _stop(str(error))
     for option, values, known in (
         ("--workload", given.workload, list(WORKLOADS)),
         ("--stage", given.stage, list(STAGES)),
@@ -130,11 +129,7 @@ def that_run_on(device: Any) -> list[str]:
     import implementations
 
     able = []
-    for name in implementations.names():
-        try:
-            reason = implementations.load(name).cannot_run(device)
-        except ImportError as error:
-            reason = str(error)
+    for name, _, reason in implementations.survey(device):
         if reason is None:
             able.append(name)
         else:

@@ -10,7 +10,6 @@ backends: what a data sheet promises is not what a machine gives for seconds on 
 import argparse
 import json
 import statistics
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -71,13 +70,13 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("reports/data/ceilings.json"), metavar="FILE")
     given = parser.parse_args()
 
-    import torch
-
+    import implementations
     from verification.provenance import provenance
 
-    device = torch.device(given.device or ("cuda" if torch.cuda.is_available() else "cpu"))
-    if device.type == "cuda" and not torch.cuda.is_available():
-        sys.exit("python -m benchmarks.ceilings: --device cuda: torch finds no GPU here")
+    try:
+        device = implementations.device(given.device)
+    except ValueError as error:
+        parser.exit(2, f"{parser.prog}: {error}\n")
     size, copied = given.size or PRODUCT_SIZE[device.type], given.bytes or COPY_BYTES[device.type]
     rows = measure(device, size, copied, given.seconds)
     result = {

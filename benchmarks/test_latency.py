@@ -13,7 +13,6 @@ from benchmarks.workloads import DTYPES, WORKLOADS, Case
 
 if TYPE_CHECKING:
     import pytest
-    import torch
     from pytest_benchmark.fixture import BenchmarkFixture
 
     from implementations import Backend
@@ -29,9 +28,11 @@ CASES = [
 def pytest_generate_tests(metafunc: "pytest.Metafunc") -> None:
     import pytest
 
+    from verification import selection
+
     if "case" not in metafunc.fixturenames:
         return
-    device = _device(metafunc.config)
+    device = selection.device(metafunc.config)
     metafunc.parametrize(
         "case",
         [
@@ -51,7 +52,9 @@ def test_latency(benchmark: "BenchmarkFixture", backend: "Backend", case: Case, 
     import pytest
     import torch
 
-    device = _device(pytestconfig)
+    from verification import selection
+
+    device = selection.device(pytestconfig)
     try:
         with interpreter.forbidden(), torch.set_grad_enabled(case.stage == "backward"):
             call, error_of = prepare(backend, case, device)
@@ -63,9 +66,3 @@ def test_latency(benchmark: "BenchmarkFixture", backend: "Backend", case: Case, 
     benchmark.extra_info["error_over_budget"] = error
     if benchmark.stats is not None:
         benchmark.extra_info["tflops"] = case.flops / statistics.median(benchmark.stats.stats.data) / 1e12
-
-
-def _device(config: "pytest.Config") -> "torch.device":
-    import torch
-
-    return torch.device(config.getoption("device") or ("cuda" if torch.cuda.is_available() else "cpu"))

@@ -2,20 +2,24 @@
 
 import argparse
 import json
+from dataclasses import asdict
 from typing import Any
 
-import torch
-
 import implementations
+from implementations import Backend
 
 
 def main() -> None:
     """Prints a table, or with --json a list of objects, of the backends."""
     parser = argparse.ArgumentParser(prog="python -m implementations", description=__doc__)
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu", help="where they would run")
+    parser.add_argument("--device", help="where they would run; default: cuda where there is one")
     arguments = parser.parse_args()
-    listed = [_describe(name, torch.device(arguments.device)) for name in implementations.names()]
+    try:
+        device = implementations.device(arguments.device)
+    except ValueError as error:
+        parser.exit(2, f"{parser.prog}: {error}\n")
+    listed = [_describe(*one) for one in implementations.survey(device)]
     if arguments.json:
         print(json.dumps(listed, indent=2))
         return
@@ -25,24 +29,21 @@ def main() -> None:
         print(f"{entry['name']:<{width}}  {told}\n{'':<{width}}  {entry['summary']}")
 
 
-def _describe(name: str, device: torch.device) -> dict[str, Any]:
-    try:
-        backend = implementations.load(name)
-    except ImportError as error:
-        return {"name": name, "runs": False, "reason": str(error), "summary": "", "facts": None}
-    reason = backend.cannot_run(device)
-    facts = backend.facts
+def _describe(name: str, backend: Backend | None, reason: str | None) -> dict[str, Any]:
     return {
         "name": name,
         "runs": reason is None,
         "reason": reason,
-        "summary": backend.summary,
-        "facts": {
-            "scores": str(facts.scores or "input's").removeprefix("torch."),
-            "masked_nonfinite": facts.masked_nonfinite,
-            "deterministic": facts.deterministic,
-        },
+        "summary": backend.summary if backend else "",
+        "facts": _facts(backend) if backend else None,
     }
+
+
+def _facts(backend: Backend) -> dict[str, Any]:
+    facts = asdict(backend.facts)
+    for name in ("scores", "sums"):
+        facts[name] = str(facts[name] or "input's").removeprefix("torch.")
+    return facts
 
 
 if __name__ == "__main__":

@@ -78,7 +78,7 @@ def attend_in_blocks(
 ) -> Tensor:
     """Attention whose softmax is `sweep`; shapes and errors as in `implementations._contract`."""
     check(q, k, v, mask)
-    return _InBlocks.apply(sweep, q, k, v, mask, causal, default_scale(q) if scale is None else scale)  # type: ignore[no-any-return]
+    return _InBlocks.apply(sweep, q, k, v, mask, causal, default_scale(q) if scale is None else scale)
 
 
 class _InBlocks(torch.autograd.Function):
@@ -104,12 +104,19 @@ class _InBlocks(torch.autograd.Function):
         return out
 
     @staticmethod
-    def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
         return None, *_Gradients.apply(grad_out, *ctx.saved_tensors, ctx.causal, ctx.scale), None, None, None
 
 
 class _Gradients(torch.autograd.Function):
-    """The backward pass as a function of q, k and v, so that a second derivative raises instead of missing terms."""
+    """The backward pass as a function of q, k and v, so that a second derivative raises instead of missing terms.
+
+    With P the weights and delta as below, for the rows of one block:
+
+        dV = P^T dO,  dP = dO V^T,  dS = P * (dP - delta),  dQ = scale dS K,  dK = scale dS^T Q
+
+    `query` is scaled already, so dK needs no scale of its own.
+    """
 
     @staticmethod
     def forward(
@@ -148,7 +155,7 @@ class _Gradients(torch.autograd.Function):
         return grad_q, grad_k.view(k.shape).to(k.dtype), grad_v.view(v.shape).to(v.dtype)
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> Tensor:  # type: ignore[override]
+    def backward(ctx: Any, *grads: Tensor) -> Tensor:
         raise NotImplementedError("attention in blocks has no second derivative")
 
 

@@ -50,9 +50,9 @@ class Facts:
 
     scores            the dtype its scores live in; None: the dtype of the input
     sums              the dtype its gradients are added up in, block by block; None: the dtype of the input
-    masked_nonfinite  how far a NaN or Inf in a key or value that is masked can reach:
-                      "per row" nowhere; "unseen keys" nowhere if no query may see that key; "leaks" anywhere.
-                      None: nothing is stated
+    masked_nonfinite  where a NaN or Inf in a masked value can show, and one in a masked key at most:
+                      "per row" in no row that may not see it; "unseen keys" not where no query may see that key;
+                      "leaks" in any row. None: nothing is stated
     hides_nan         device types on which a row gives zero where all the scores it sees are NaN
     deterministic     the same call gives the same bits; None: nothing is stated
     memory            how what it takes beside its result grows with the sequence; None: nothing is stated

@@ -11,7 +11,7 @@ import difflib
 import importlib
 import importlib.util
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
@@ -21,6 +21,7 @@ from typing import Any, cast
 import torch
 
 from implementations._contract import Attend, Facts, Project
+from implementations.fused_qkv import project
 
 ENTRY_POINT_GROUP = "attention_suite.backends"
 
@@ -53,11 +54,42 @@ def names() -> list[str]:
     return [*_files(), *sorted(_registered())]
 
 
+def device(name: str | None = None) -> torch.device:
+    """The device of that name; without one, a GPU if there is one.
+
+    Raises ValueError where it is cuda and torch finds no GPU, and for a name that means nothing to torch.
+    """
+    found = torch.cuda.is_available()
+    try:
+        chosen = torch.device(name or ("cuda" if found else "cpu"))
+    except RuntimeError as error:
+        raise ValueError(f"device {name!r}: {str(error).partition(chr(10))[0]}") from error
+    if chosen.type == "cuda" and not found:
+        raise ValueError(f"device {name!r}: torch finds no GPU here")
+    return chosen
+
+
+def survey(device: torch.device) -> Iterator[tuple[str, Backend | None, str | None]]:
+    """Of each built-in and registered backend its name, itself, and why it cannot run on the device.
+
+    None for a backend that cannot be loaded because something it needs is not installed, and for the reason of one
+    that can run.
+    """
+    for name in names():
+        backend = None
+        try:
+            backend = load(name)
+            reason = backend.cannot_run(device)
+        except ImportError as error:
+            reason = str(error)
+        yield name, backend, reason
+
+
 def load(spelling: str) -> Backend:
     """The backend of that spelling.
 
-    Raises ValueError for a name, file or function that does not exist (the nearest names are shown), and ImportError
-    where something that the backend needs is not installed.
+    Raises ValueError for a name, file or function that does not exist (the nearest names are shown) and for FACTS of
+    another type, and ImportError where something that the backend needs is not installed.
     """
     if ":" in spelling:
         place, _, function = spelling.rpartition(":")
@@ -83,8 +115,6 @@ def _registered() -> dict[str, EntryPoint]:
 
 
 def _backend(name: str, module: ModuleType, attend: Attend) -> Backend:
-    from implementations.fused_qkv import project
-
     facts = getattr(module, "FACTS", Facts())
     if not isinstance(facts, Facts):
         raise ValueError(f"{name!r}: FACTS is a {type(facts).__name__}; wanted an implementations.Facts")

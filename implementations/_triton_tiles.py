@@ -37,7 +37,8 @@ def _choices(*tiles: tuple[int, int, int, int]) -> tuple[Tile, ...]:
 # the fewest instructions for each pair of a query and a key ships, or where that is close, the one that leaves room
 # for more programs; no speed was measured. wgmma wants 64 rows for every four warps. gfx942 has four SIMDs, one for
 # each warp of a program here, 512 registers a lane, and 64 KiB of shared memory.
-# Two stages even where they do not help the order of loads: they bring a tile to shared memory past the registers.
+# On NVIDIA two stages even where they do not help the order of loads: they bring a tile to shared memory past the
+# registers. One stage is what all of gfx942 has, and grad_kv in float32 at 256.
 _SM_80 = {
     "online": {
         64: _choices((128, 64, 8, 3), (64, 64, 4, 3)),

@@ -1,10 +1,10 @@
 """Softmax in two sweeps over blocks of keys, as fused Triton kernels, forward and backward.
 
 A program holds one block of queries on chip and walks the keys twice: first for each row's maximum and its sum of
-exponentials, then for the weights, which are final now, times the values. Beside `online_triton` the sweep is all that
-differs: the launch, the tiles' shape and the backward kernels are the same, so what lies between their times on a GPU
-is the algorithm. Memory grows with the sequence; Q K^T is computed twice in the forward pass and twice more in the
-backward pass, and the keys are read once more than by `online_triton`.
+exponentials, then for the weights, which are final now, times the values. Beside `online_triton` the sweep differs and,
+on some architectures, the tile that suits it; the launch and the backward kernels are the same. Memory grows with the
+sequence; Q K^T is computed twice in the forward pass and twice more in the backward pass, and the keys are read once
+more than by `online_triton`.
 
 Source: the article's 2.4; Dao 2023, arXiv 2307.08691, for the backward pass.
 """

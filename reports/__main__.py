@@ -56,6 +56,7 @@ def _found(inputs: Inputs) -> list[str]:
     ]
     lines += [f"{one.path}: {len(one.mutants)} faulty backends" for one in inputs.kill_matrices]
     lines += [f"{one.path}: {len(one.kernels)} compiled kernels" for one in inputs.statics]
+    lines += [f"{one.path}: {len(one.rows)} ceilings, of {one.provenance.device_name}" for one in inputs.ceilings]
     if inputs.asv:
         lines.append(f"{inputs.asv_folder}: {inputs.asv.rows['commit'].nunique()} commits")
     return lines + [f"no {absent.what}: run `{absent.command}`" for absent in inputs.missing]

@@ -49,7 +49,9 @@ class Inputs:
 
     @property
     def empty(self) -> bool:
-        return not (self.verifications or self.sweeps or self.kill_matrices or self.statics or self.asv)
+        return not (
+            self.verifications or self.sweeps or self.kill_matrices or self.statics or self.ceilings or self.asv
+        )
 
     @property
     def missing(self) -> list[summary.Missing]:
@@ -58,6 +60,7 @@ class Inputs:
             (not self.sweeps, "sweep results", summary.MAKE_SWEEP),
             (not self.kill_matrices, "kill matrix", summary.MAKE_KILL_MATRIX),
             (not self.statics, "compiled kernels", summary.MAKE_STATIC),
+            (not self.ceilings, "ceilings", summary.MAKE_CEILINGS),
             (self.asv is None, "results over commits", summary.MAKE_HISTORY),
         )
         return [summary.Missing(what, command) for is_absent, what, command in absent if is_absent]

@@ -13,8 +13,8 @@ from reports.load import Sweep, Verification
 from reports.result_file import Provenance
 
 FLOPS = (
-    "forward 4 · batch · heads · queries · keys · head dim over live pairs only (half for square causal), "
-    "backward 2.5 times that"
+    "forward 4 · batch · heads · queries · keys · head dim over live pairs only "
+    "(n (n + 1) / 2 of them under causality), backward 2.5 times that"
 )
 
 

@@ -19,6 +19,7 @@ MAKE_VERIFICATION = "pytest verification/ --results reports/data/verification.js
 MAKE_SWEEP = "python -m benchmarks"
 MAKE_KILL_MATRIX = "python -m verification.mutants"
 MAKE_STATIC = "python -m verification.static --json reports/data/static.json"
+MAKE_CEILINGS = "python -m benchmarks.ceilings"
 MAKE_HISTORY = "asv run"
 
 # Status of a row that means the backend is at fault, and how that is said.

@@ -53,6 +53,12 @@ def test_every_property_is_in_the_documentation() -> None:
     assert missing == []
 
 
+def test_every_property_of_the_documentation_exists() -> None:
+    rows = re.findall(r"^\| `(\w+)` \|", JUDGE, flags=re.MULTILINE)
+    assert rows
+    assert [name for name in rows if f"test_{name}" not in properties()] == []
+
+
 def test_every_file_that_is_named_exists() -> None:
     for page in ("README.md", "CONTRIBUTING.md", "docs/verification.md"):
         text = (ROOT / page).read_text()

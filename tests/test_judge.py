@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 import warnings
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from verification.test_agreement import test_the_output_agrees_with_the_formula 
 from verification.test_calls import test_a_call_leaves_no_trace as no_trace
 from verification.test_calls import test_the_output_does_not_depend_on_who_wants_gradients as wants_gradients
 from verification.test_causality import test_the_future_does_not_reach_the_past as future
+from verification.test_gradients import test_a_second_derivative_is_right_or_raises as second_derivative
 from verification.test_gradients import test_the_gradients_agree_with_the_formula as gradients
 
 eager = implementations.load("eager")
@@ -235,6 +237,8 @@ def test_a_users_function_passes_and_broken_fails_with_a_minimal_counterexample(
     assert ran.returncode == 1, ran.stdout + ran.stderr
     assert "problem=Problem(keys=2, causal=True)" in ran.stdout
     assert "FAIL: mine.py:wrong: the output agrees with the formula: Problem(keys=2, causal=True)" in ran.stdout
+    (shown,) = re.findall(r"AssertionError: .*", (Path(__file__).parents[1] / "README.md").read_text())
+    assert shown in ran.stdout
 
     snippet = ran.stdout[ran.stdout.index("from verification.judge") :]
     lines = [line.removeprefix("E   ") for line in snippet.splitlines()[:4]]
@@ -251,6 +255,9 @@ def test_what_cannot_be_asked_for_is_one_clear_line() -> None:
     ran = verify("--backend", "sdpa_cudnn", "--device", "cpu")
     assert ran.returncode == 4
     assert "sdpa_cudnn cannot run here: torch has its cudnn kernel for CUDA only" in ran.stderr
+    ran = verify("--device", "cuder")
+    assert ran.returncode == 4
+    assert ran.stderr.startswith("ERROR: device 'cuder': Expected one of cpu, cuda")
 
 
 def test_a_backend_that_refuses_everything_fails(tmp_path: Path) -> None:
@@ -361,3 +368,39 @@ def test_a_kernel_that_warns_is_no_failure() -> None:
 
     with pytest.warns(UserWarning, match="compile me"):
         agreement.check(subject(warns), PLAIN)
+
+
+class _Backward(torch.autograd.Function):
+    """Hands a gradient on; what it says when it is differentiated itself is given to it."""
+
+    @staticmethod
+    def forward(ctx: Any, grad: Tensor, told: str) -> Tensor:
+        ctx.told = told
+        return grad.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *_: Tensor) -> None:
+        raise RuntimeError(ctx.told)
+
+
+class _Forward(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, out: Tensor, told: str) -> Tensor:
+        ctx.told = told
+        return out.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        return _Backward.apply(grads[0].requires_grad_(), ctx.told), None
+
+
+@pytest.mark.parametrize("told", ["derivative for aten::_some_backward is not implemented", "the sizes do not fit"])
+def test_of_a_second_derivative_torchs_own_statement_is_a_refusal_and_another_error_a_fault(told: str) -> None:
+    def attend(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
+        return eager.attend(*(_Forward.apply(tensor, told) for tensor in (q, k, v)), **options)
+
+    judged = subject(attend)
+    with nullcontext() if told.startswith("derivative") else pytest.raises(RuntimeError, match=told):
+        second_derivative.check(judged, PLAIN)
+    stated = "second derivative: raises RuntimeError" if told.startswith("derivative") else None
+    assert judged.evidence.stated == stated

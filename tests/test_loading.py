@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -120,6 +121,8 @@ def test_without_triton_its_backends_are_listed_with_the_error_and_refused_by_na
     )
     listed = {entry["name"]: entry for entry in json.loads(ran.stdout)}
     assert listed["eager"]["runs"]
+    assert set(listed["eager"]["facts"]) == {field.name for field in fields(implementations.Facts)}
+    assert listed["eager"]["facts"]["sums"] == "float32"
     assert not listed["online_triton"]["runs"]
     assert "needs triton, which is not installed: pip install triton" in listed["online_triton"]["reason"]
     assert "needs triton, which is not installed: pip install triton" in ran.stderr
@@ -135,3 +138,21 @@ def test_the_listing_says_why_a_backend_cannot_run_here() -> None:
     )
     assert "cannot run here: torch has its cudnn kernel for CUDA only, not for cpu" in ran.stdout
     assert set(implementations.names()) <= set(ran.stdout.split())
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+@pytest.mark.parametrize("module", ["implementations", "benchmarks", "benchmarks.ceilings"])
+def test_a_gpu_that_is_not_there_is_one_line(module: str) -> None:
+    ran = subprocess.run(
+        [sys.executable, "-m", module, "--device", "cuda"],
+        capture_output=True,
+        text=True,
+        cwd=Path(__file__).parents[1],
+    )
+    assert ran.returncode == 2
+    assert (ran.stdout, ran.stderr) == ("", f"python -m {module}: device 'cuda': torch finds no GPU here\n")
+
+
+def test_a_device_that_torch_does_not_know() -> None:
+    with pytest.raises(ValueError, match=r"device 'cuder': Expected one of cpu, cuda"):
+        implementations.device("cuder")

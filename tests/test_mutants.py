@@ -1,6 +1,8 @@
 """Every mutant is killed by the property it names, and every correct variant is accepted."""
 
+import json
 import re
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
@@ -11,7 +13,8 @@ import torch
 
 import implementations
 from verification.judge import Subject
-from verification.mutants import CORRECT, MUTANTS, Mutant, load, subject_of
+from verification.mutants import CORRECT, MUTANTS, Mutant, load, matrix, subject_of
+from verification.mutants.__main__ import main
 from verification.mutants.matrix import kill_matrix
 from verification.mutants.properties import first_counterexample, properties
 
@@ -107,10 +110,10 @@ def test_the_kill_matrix_says_who_killed_whom() -> None:
     mutant = next(mutant for mutant in FAULTY if mutant.name == "scale_argument_ignored")
     names = ["test_rows_sum_to_one", "test_the_scale_is_part_of_the_query"]
     seen: list[str] = []
-    matrix = kill_matrix([mutant], names, lambda row: seen.append(row["name"]))
+    table = kill_matrix([mutant], names, lambda row: seen.append(row["name"]))
     assert seen == [mutant.name]
-    assert matrix["properties"] == names
-    assert matrix["mutants"][0] | {"why": ""} == {
+    assert table["properties"] == names
+    assert table["mutants"][0] | {"why": ""} == {
         "name": mutant.name,
         "base": "eager",
         "kind": "forward",
@@ -120,5 +123,31 @@ def test_the_kill_matrix_says_who_killed_whom() -> None:
         "killed_by": [names[1]],
         "crashed": [],
     }
-    assert matrix["only_killer_of"] == {names[1]: [mutant.name]}
-    assert matrix["kills_nothing"] == [names[0]]
+    assert table["only_killer_of"] == {names[1]: [mutant.name]}
+    assert table["kills_nothing"] == [names[0]]
+
+
+@pytest.mark.parametrize(
+    ("property_put", "status"), [("test_the_scale_is_part_of_the_query", 0), ("test_rows_sum_to_one", 1)]
+)
+def test_a_mutant_that_outlives_the_property_it_names_is_an_exit_status(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, property_put: str, status: int
+) -> None:
+    """With --only the result stands beside the matrix of all mutants, which it must not replace."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["verification.mutants", "--only", "scale_argument_ignored"])
+    monkeypatch.setattr("verification.mutants.__main__.properties", lambda: [property_put])
+    assert main() == status
+    written = [path.name for path in (tmp_path / "reports" / "data").iterdir()]
+    assert written == ["kill-matrix-only.json"]
+    written_matrix = json.loads((tmp_path / "reports" / "data" / written[0]).read_text())
+    assert [row["name"] for row in written_matrix["mutants"]] == ["scale_argument_ignored"]
+
+
+def test_a_crash_under_a_property_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    def attend(*tensors: object, **options: object) -> torch.Tensor:
+        raise OSError("no such thing")
+
+    crashing = Subject(replace(implementations.load("eager"), name="mutant:crashing", attend=attend))
+    assert matrix._outcome("test_rows_sum_to_one", crashing) == "crashed"
+    assert "mutant:crashing: test_rows_sum_to_one: OSError: no such thing\n" in capsys.readouterr().err

@@ -235,6 +235,7 @@ def test_the_page_loads_nothing(make_page: Callable[..., str]):
         "sweep.json": sweep(row("eager", 128, 0.001)),
         "kill-matrix.json": kill_matrix([]),
         "static.json": static(),
+        "ceilings.json": ceilings(),
     }
     page = make_page(files, {COMMIT: [0.001, 0.002]})
     # A link that a reader may follow asks for nothing by itself.
@@ -483,6 +484,8 @@ def test_a_page_without_what_draws_charts_has_the_numbers(
             None,
             ["python -m benchmarks", "python -m verification.static --json reports/data/static.json"],
         ),
+        ({"ceilings.json": ceilings()}, None, ["python -m benchmarks"]),
+        ({"static.json": static()}, None, ["python -m benchmarks.ceilings"]),
     ],
 )
 def test_what_is_missing_is_said(

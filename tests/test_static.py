@@ -180,7 +180,7 @@ def test_the_command_fails_where_a_claim_is_broken(
 def test_programs_that_fit_on_a_multiprocessor(
     architecture: str, warps: int, registers: int, shared: int, columns: int, expected: tuple[int, str]
 ) -> None:
-    """By hand from the tables that the docstring of `occupancy` names."""
+    """By hand from the tables that the docstring of `verification.static.architectures` names."""
     assert occupancy(architecture, warps, registers, shared, columns) == expected
 
 

@@ -2,7 +2,8 @@
 
 import os
 
-# torch's profiler, which measures memory on a CPU, writes a line for each of its starts otherwise. Read when torch is.
+# Otherwise torch's profiler, which measures memory on a CPU, logs a line at each start. torch reads this when it is
+# imported.
 os.environ.setdefault("KINETO_LOG_LEVEL", "99")
 
 import torch

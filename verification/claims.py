@@ -20,8 +20,8 @@ from verification.problems import Problem, on
 
 Check = Callable[[Subject, Problem], None]
 
-# A subject that has refused so many times the problems of a profile, and answered none, will be asked no more of them:
-# hypothesis would draw ten times as many, and some refuse only after much work.
+# After PATIENCE refusals for each problem of the profile, and no answer, a subject is asked no more: hypothesis would
+# draw ten times as many, and some refuse only after much work.
 PATIENCE = 4
 
 

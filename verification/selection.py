@@ -2,6 +2,8 @@
 
 import traceback
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 import torch
@@ -14,8 +16,11 @@ _LEFT_OUT = pytest.StashKey[dict[str, str]]()
 
 
 def device(config: pytest.Config) -> torch.device:
-    """That of --device; without it, a GPU if there is one."""
-    return torch.device(config.getoption("--device") or ("cuda" if torch.cuda.is_available() else "cpu"))
+    """That of --device; without it, a GPU if there is one. Raises pytest.UsageError where there is none to be had."""
+    try:
+        return implementations.device(config.getoption("--device"))
+    except ValueError as error:
+        raise pytest.UsageError(str(error)) from error
 
 
 def backends(config: pytest.Config) -> list[Backend]:
@@ -24,21 +29,16 @@ def backends(config: pytest.Config) -> list[Backend]:
     Raises pytest.UsageError, which ends the run with one line, where one that was asked for cannot be had.
     """
     if _BACKENDS not in config.stash:
-        asked = config.getoption("--backend")
-        able: list[Backend] = []
+        asked, place = config.getoption("--backend"), device(config)
+        able = [_asked_for(spelling, place) for spelling in asked or ()]
         out: dict[str, str] = {}
-        for spelling in asked or implementations.names():
-            try:
-                backend = _load(spelling)
-                reason = backend.cannot_run(device(config))
-            except ImportError as error:
-                backend, reason = None, str(error)
-            if asked and reason:
-                raise pytest.UsageError(f"{spelling} cannot run here: {reason}")
-            if backend is None or reason:
-                out[spelling] = str(reason)
-            else:
-                able.append(backend)
+        if not asked:
+            with _in_one_line("a backend known by name"):
+                for name, backend, reason in implementations.survey(place):
+                    if backend is None or reason:
+                        out[name] = str(reason)
+                    else:
+                        able.append(backend)
         config.stash[_BACKENDS], config.stash[_LEFT_OUT] = able, out
     return config.stash[_BACKENDS]
 
@@ -49,13 +49,24 @@ def left_out(config: pytest.Config) -> dict[str, str]:
     return config.stash[_LEFT_OUT]
 
 
-def _load(spelling: str) -> Backend:
+def _asked_for(spelling: str, place: torch.device) -> Backend:
+    with _in_one_line(spelling):
+        backend = implementations.load(spelling)
+        reason = backend.cannot_run(place)
+    if reason:
+        raise pytest.UsageError(f"{spelling} cannot run here: {reason}")
+    return backend
+
+
+@contextmanager
+def _in_one_line(spelling: str) -> Iterator[None]:
+    """Whatever goes wrong while a backend is loaded, as a pytest.UsageError."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("default")  # an error in this project's tests, but the file may be another's
-            return implementations.load(spelling)
-    except ImportError:
-        raise
+            yield
+    except ImportError as error:
+        raise pytest.UsageError(f"{spelling} cannot run here: {error}") from error
     except ValueError as error:
         raise pytest.UsageError(str(error)) from error
     except Exception as error:

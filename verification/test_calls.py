@@ -208,7 +208,7 @@ def test_empty_inputs_keep_their_shape(subject: Subject, problem: Problem) -> No
 
 @claim(None, Problem(queries=35, keys=35, dim=64), Problem(heads=3, queries=131, keys=131, dim=64, causal=True))
 def test_the_number_of_threads_does_not_matter(subject: Subject, problem: Problem) -> None:
-    """Output and gradients with more threads than one are the formula's; no size here divides evenly among them."""
+    """Output and gradients of 4 threads are the formula's; neither the heads nor the rows divide evenly among them."""
     q, k, v, mask = problem.tensors()
     exact = subject.exact(problem, q, k, v, mask)
     right, allowed = subject.exact_gradients(problem, q, k, v, mask, problem.grad_out())

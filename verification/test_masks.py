@@ -47,7 +47,10 @@ def test_masking_keys_is_deleting_them(subject: Subject, problem: Problem) -> No
     Problem(queries=3, keys=5, dim=2, scores="very negative", mask="random"),
 )
 def test_what_lies_in_a_masked_place_does_not_matter(subject: Subject, problem: Problem) -> None:
-    """Other K_j and V_j, of any finite size, in keys that no query of the group sees change no bit of O."""
+    """V_j = c and K_j = c / (1 + dim) in keys that no query of the group sees change no bit of O.
+
+    c is +-1e6, in float16 +-6e4.
+    """
     q, k, v, mask = problem.tensors()
     seen = subject.exact(problem, q, k, v, mask).visible.any(dim=2)  # (batch, heads, keys)
     seen = seen.unflatten(1, (problem.kv_heads, -1)).any(dim=2)[..., None]

@@ -62,7 +62,7 @@ def test_two_halves_of_the_keys_merge_to_the_whole(subject: Subject, problem: Pr
     calls=2,
 )
 def test_a_query_alone_is_the_query_in_its_block(subject: Subject, problem: Problem) -> None:
-    """O_i does not depend on the other queries: each asked alone, with the keys that it may see."""
+    """O_i does not depend on the other queries: the first, the middle and the last asked alone, with their keys."""
     q, k, v, mask = problem.tensors()
     exact = subject.exact(problem, q, k, v, mask)
     allowed = subject.budget(problem, q, k, v, exact)
@@ -149,7 +149,10 @@ def test_grouped_heads_are_repeated_heads(subject: Subject, problem: Problem) ->
     Problem(queries=2, keys=70, dim=8, causal=True),
 )
 def test_a_shift_of_all_keys_changes_nothing(subject: Subject, problem: Problem) -> None:
-    """K_j + c for every j adds q_i . c to every score of a row, and softmax does not see it: up to +-300, and +-1e4."""
+    """K_j + c for every j adds q_i . c to every score of a row, and softmax does not see it.
+
+    c is +-300, in float32 also +-1e5.
+    """
     q, k, v, mask = problem.tensors()
     shifts = (300.0, -300.0) if problem.dtype != "float32" else (300.0, -300.0, 1e5, -1e5)
     q = q.clone()
@@ -209,7 +212,7 @@ def test_outputs_lie_between_the_values(subject: Subject, problem: Problem) -> N
 
 @claim(problems(), Problem(queries=2, keys=3, dim=2, dtype="float16"), Problem(keys=40, dim=8), calls=2)
 def test_the_output_scales_with_the_values(subject: Subject, problem: Problem) -> None:
-    """attend(Q, K, c V) = c attend(Q, K, V), for c that are near the ends of what the dtype holds."""
+    """attend(Q, K, c V) = c attend(Q, K, V), for c = 2^60 and 2^-60, in float16 2^12 and 2^-12."""
     q, k, v, mask = problem.tensors()
     # A sum of weighted values is no larger than the largest of them: it fits where they do.
     power = 12 if problem.dtype == "float16" else 60

@@ -4,6 +4,7 @@ import argparse
 import itertools
 import json
 import os
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -16,12 +17,19 @@ from verification.mutants.matrix import kill_matrix
 from verification.mutants.properties import properties
 
 
-def main() -> None:
+def main() -> int:
+    """Exit status 1 where a mutant is not killed by the property it names."""
     known = {mutant.name: mutant for mutant in itertools.chain.from_iterable(MUTANTS.values())}
     parser = argparse.ArgumentParser(prog="python -m verification.mutants", description=__doc__)
     parser.add_argument("--only", nargs="+", choices=known, metavar="NAME", help="these mutants; without it: all")
-    parser.add_argument("--out", type=Path, default=Path("reports/data/kill-matrix.json"), help="default: %(default)s")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        metavar="FILE",
+        help="default: reports/data/kill-matrix.json, with --only kill-matrix-only.json beside it",
+    )
     asked = parser.parse_args()
+    out = asked.out or Path("reports/data") / ("kill-matrix-only.json" if asked.only else "kill-matrix.json")
     chosen = [known[name] for name in asked.only or known]
     count = itertools.count(1)
     started = time.perf_counter()
@@ -39,10 +47,11 @@ def main() -> None:
     matrix = kill_matrix(chosen, list(properties()), progress, os.cpu_count() or 1)
     for name in matrix["kills_nothing"]:
         print(f"kills nothing: {name}")
-    asked.out.parent.mkdir(parents=True, exist_ok=True)
-    asked.out.write_text(json.dumps(matrix, indent=1, allow_nan=False) + "\n", encoding="utf-8")
-    print(f"wrote {asked.out}")
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(json.dumps(matrix, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+    print(f"wrote {out}")
+    return 0 if all(row["named"] in row["killed_by"] for row in matrix["mutants"]) else 1
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -1,4 +1,4 @@
-"""Changes that are no faults: other blocks, other orders, other forms of the same arithmetic. All must be accepted."""
+"""Changes that are no faults: other blocks, other orders, other forms of the same arithmetic. None may be rejected."""
 
 from verification.mutants.mutant import Mutant
 

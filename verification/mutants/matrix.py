@@ -1,6 +1,7 @@
 """The kill matrix: every property over every mutant."""
 
 import functools
+import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from multiprocessing import get_context
@@ -11,7 +12,7 @@ from hypothesis.errors import Flaky, Unsatisfiable, UnsatisfiedAssumption
 
 from verification.judge import Subject
 from verification.mutants import MUTANTS, Mutant, subject_of
-from verification.mutants.properties import Property, first_counterexample, properties
+from verification.mutants.properties import first_counterexample, properties
 from verification.provenance import provenance
 
 
@@ -56,7 +57,7 @@ def _row(mutant: Mutant, names: Sequence[str]) -> dict[str, Any]:
     torch.set_num_threads(1)  # the problems are small: threads would wait for one another
     with first_counterexample():
         # Loaded anew for each property, so that what one left behind in a mutant does not decide another.
-        outcomes = {name: _outcome(properties()[name], subject_of(mutant)) for name in names}
+        outcomes = {name: _outcome(name, subject_of(mutant)) for name in names}
     return {
         "name": mutant.name,
         "base": mutant.base,
@@ -69,9 +70,9 @@ def _row(mutant: Mutant, names: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def _outcome(test: Property, subject: Subject) -> str:
+def _outcome(name: str, subject: Subject) -> str:
     try:
-        test(subject)
+        properties()[name](subject)
     except (Unsatisfiable, UnsatisfiedAssumption):
         return "refused"
     except AssertionError:
@@ -79,7 +80,14 @@ def _outcome(test: Property, subject: Subject) -> str:
     except Flaky as failure:
         # A mutant with a memory may fail only the first time that a problem is put to it.
         told = failure.exceptions if isinstance(failure, BaseExceptionGroup) else ()
-        return "killed" if any(isinstance(error, AssertionError) for error in told) else "crashed"
-    except Exception:
-        return "crashed"
+        if any(isinstance(error, AssertionError) for error in told):
+            return "killed"
+        return _crashed(name, subject, failure)
+    except Exception as error:
+        return _crashed(name, subject, error)
     return "survived"
+
+
+def _crashed(name: str, subject: Subject, error: Exception) -> str:
+    print(f"{subject.backend.name}: {name}: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
+    return "crashed"

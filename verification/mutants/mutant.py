@@ -28,7 +28,7 @@ class Mutant:
     old, new   the text in that file, which occurs there once, and what stands in its place
     why        the fault, or why it is none, in one line
     report     the public reports it models, "owner/repo#number", comma-separated; none for a correct variant
-    killed_by  the property that must reject it; None for a correct variant, which every property must accept
+    killed_by  the property that must reject it; None for a correct variant, which none may reject
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""The account of a configuration, one row of the table; processes that compile, and so never interpret."""
+"""One row of the table for each configuration, made in processes that compile and so never interpret."""
 
 import os
 from collections.abc import Iterable, Iterator, Sequence

@@ -1,7 +1,7 @@
 """Reads what a compiled kernel is made of: from NVIDIA's machine code by cuobjdump, from AMD's assembly as text.
 
-A loop is a natural loop of the control flow graph: a block that goes back to one through which every way to it leads,
-and all that lies between. Waits that the assembler has moved out of line belong to their loop.
+A loop is a natural loop of the control-flow graph: a back edge, the head that dominates it, and the blocks between.
+Waits that the assembler has moved out of line belong to their loop.
 """
 
 import re
