@@ -2,8 +2,8 @@
 
     python -m benchmarks.gpu_box --out DIR
 
-It needs torch, triton, pytest, hypothesis, pandas and pytest-benchmark, and no network. Each part has its share of
---seconds, and what a part leaves unused goes to the next. What does not fit is in the results as "left out".
+It needs torch, triton, pytest, hypothesis and pandas, and no network. Each part has its share of --seconds, and what a
+part leaves unused goes to the next. What does not fit is in the results as "left out".
 `--rehearse` does all of it in small on a CPU.
 """
 

@@ -24,6 +24,9 @@ _REFUSALS = (
     "cuDNN Frontend error",
 )
 
+# The fused kernels for CUDA have an axis of their grid for each (pytorch/pytorch#142228, pytorch/pytorch#146704).
+_MOST_ON_AN_AXIS = 65_535
+
 # What the fused kernels for CUDA read at a time.
 _ALIGNED_BYTES = 16
 
@@ -52,6 +55,9 @@ def attend_with(
     if fused_on_cuda and not all(map(is_aligned, (q, k, v))):
         # torch would not look, and an access that is not aligned takes the whole process's device with it.
         told = f"reads {_ALIGNED_BYTES} bytes at a time; rows of q, k or v begin between them"
+        raise NotImplementedError(f"torch's {_name(kernel)} kernel for CUDA {told}")
+    if fused_on_cuda and max(q.shape[:2]) > _MOST_ON_AN_AXIS:
+        told = f"takes up to {_MOST_ON_AN_AXIS} samples and heads; given {q.shape[0]} and {q.shape[1]}"
         raise NotImplementedError(f"torch's {_name(kernel)} kernel for CUDA {told}")
     if mask is not None:
         mask = mask[(None,) * (4 - mask.ndim)]  # torch's CPU kernel wants at least two axes

@@ -28,6 +28,7 @@ from verification.test_calls import test_the_output_does_not_depend_on_who_wants
 from verification.test_causality import test_the_future_does_not_reach_the_past as future
 from verification.test_gradients import test_a_second_derivative_is_right_or_raises as second_derivative
 from verification.test_gradients import test_the_gradients_agree_with_the_formula as gradients
+from verification.test_size import test_nothing_ends_where_a_counter_does as counters
 
 eager = implementations.load("eager")
 PLAIN = Problem(batch=2, heads=2, kv_heads=2, queries=5, keys=7, dim=8)
@@ -124,6 +125,21 @@ def test_what_refuses_everything_is_not_asked_for_ever() -> None:
         agreement(judged)
     asked, most = sum(judged.evidence.refusals.values()), settings().max_examples
     assert most < asked < 2 * PATIENCE * most
+
+
+def test_what_takes_only_half_precision_in_whole_reads_is_asked_what_is_pinned() -> None:
+    """A fault beyond 65536 keys, which only a pinned problem meets, in a kernel that refuses it as it stands."""
+
+    def attend(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
+        if q.dtype != torch.bfloat16 or q.shape[3] % 8 or v.shape[3] % 8:
+            raise NotImplementedError("bfloat16 only, in multiples of 8")
+        return eager.attend(q, k[:, :, :65_536], v[:, :, :65_536], **options)
+
+    judged = subject(attend)
+    with pytest.raises(AssertionError, match="wrong gradient") as found:
+        counters(judged)
+    assert "keys=65537, dim=64, dtype='bfloat16'" in found.value.__notes__[0]
+    assert judged.evidence.problems == 3
 
 
 def test_the_gradient_that_is_handed_in_is_nowhere_zero() -> None:

@@ -4,8 +4,9 @@ Hypothesis draws problems and shrinks the first that fails. Only then are the pi
 a pinned problem as it stands, and what a drawn one shrinks to is smaller. What they catch depends on no luck.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from functools import wraps
 from pathlib import Path
 from typing import Any, Protocol
@@ -23,6 +24,10 @@ Check = Callable[[Subject, Problem], None]
 # After PATIENCE refusals for each problem of the profile, and no answer, a subject is asked no more: hypothesis would
 # draw ten times as many, and some refuse only after much work.
 PATIENCE = 4
+
+
+# A head dim that every kernel takes.
+USUAL_DIM = 64
 
 
 class Claim(Protocol):
@@ -52,7 +57,7 @@ def claim(problems: SearchStrategy[Problem] | None, *pinned: Problem, calls: int
 
             def search(subject: Subject, problem: Problem) -> None:
                 __tracebackhide__ = True
-                if not evidence.problems and sum(evidence.refusals.values()) >= PATIENCE * examples:
+                if not evidence.problems and evidence.refused >= PATIENCE * examples:
                     return
                 problem = on(problem, subject.device)
                 note(reproducer(check, subject, problem))
@@ -69,15 +74,18 @@ def claim(problems: SearchStrategy[Problem] | None, *pinned: Problem, calls: int
                 with suppress(Unsatisfiable):  # every problem was refused; a pinned one may still be answered
                     searched(subject=subject)
             for problem in pinned:
-                problem = on(problem, subject.device)
-                try:
-                    check(subject, problem)
-                    evidence.problems += 1
-                except UnsatisfiedAssumption:
-                    continue  # refused, and counted as such by the subject
-                except (Exception, DeviceLost) as failure:
-                    failure.add_note(f"Pinned problem: {problem}\n{reproducer(check, subject, problem)}")
-                    raise
+                for asked in _until_one_is_taken(on(problem, subject.device)):
+                    answered, refused = evidence.calls, evidence.refused
+                    try:
+                        check(subject, asked)
+                    except UnsatisfiedAssumption:
+                        continue  # refused, and counted as such by the subject
+                    except (Exception, DeviceLost) as failure:
+                        failure.add_note(f"Pinned problem: {asked}\n{reproducer(check, subject, asked)}")
+                        raise
+                    if evidence.calls > answered or evidence.refused == refused:
+                        evidence.problems += 1
+                        break
             if not evidence.problems:
                 raise UnsatisfiedAssumption("no problem of this property was answered")
 
@@ -87,6 +95,18 @@ def claim(problems: SearchStrategy[Problem] | None, *pinned: Problem, calls: int
         return wrapped
 
     return decorate
+
+
+def _until_one_is_taken(problem: Problem) -> Iterator[Problem]:
+    """A pinned problem; for a kernel that refuses it in float32 the same in half precision, then a usual width too.
+
+    What is pinned is small, to be read at a glance, and many a kernel takes half precision and whole reads only.
+    """
+    yield problem
+    if problem.dtype == "float32":
+        for width in ({}, {"dim": USUAL_DIM, "value_dim": 0}):
+            for dtype in ("float16", "bfloat16"):
+                yield replace(problem, dtype=dtype, **width)
 
 
 def reproducer(check: Check, subject: Subject, problem: Problem) -> str:

@@ -31,6 +31,11 @@ class Evidence:
     worst: dict[str, dict[str, float]] = field(default_factory=dict)
     stated: str | None = None
 
+    @property
+    def refused(self) -> int:
+        """How many calls were refused."""
+        return sum(self.refusals.values())
+
 
 # Begins the reason of a skip that is no refusal: there was no time, no memory or no device to ask with.
 LEFT_OUT = "left out: "
