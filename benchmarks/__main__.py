@@ -7,7 +7,6 @@ A row that fails its verification, or is refused, has its reason in the place of
 
 import argparse
 import collections
-import json
 import statistics
 import sys
 import time
@@ -72,19 +71,10 @@ def main() -> int:
 
 def write(path: Path, rows: list[Row], device: Any, budget_s: float, duration_s: float) -> None:
     """The result file of a sweep."""
-    from verification.provenance import provenance
+    from verification import provenance
 
-    result = {
-        "schema": 1,
-        "kind": "sweep",
-        "provenance": provenance(device),
-        "clock": clock.NAME[device.type],
-        "budget_s": budget_s,
-        "duration_s": duration_s,
-        "rows": rows,
-    }
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(result, allow_nan=False, indent=1) + "\n", encoding="utf-8")
+    measured = {"clock": clock.NAME[device.type], "budget_s": budget_s, "duration_s": duration_s, "rows": rows}
+    provenance.write(path, "sweep", device, **measured)
 
 
 def _arguments() -> argparse.Namespace:

@@ -8,7 +8,6 @@ backends: what a data sheet promises is not what a machine gives for seconds on 
 """
 
 import argparse
-import json
 import statistics
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -71,7 +70,7 @@ def main() -> None:
     given = parser.parse_args()
 
     import implementations
-    from verification.provenance import provenance
+    from verification.provenance import write
 
     try:
         device = implementations.device(given.device)
@@ -79,15 +78,7 @@ def main() -> None:
         parser.exit(2, f"{parser.prog}: {error}\n")
     size, copied = given.size or PRODUCT_SIZE[device.type], given.bytes or COPY_BYTES[device.type]
     rows = measure(device, size, copied, given.seconds)
-    result = {
-        "schema": 1,
-        "kind": "ceilings",
-        "provenance": provenance(device),
-        "clock": clock.NAME[device.type],
-        "rows": rows,
-    }
-    given.out.parent.mkdir(parents=True, exist_ok=True)
-    given.out.write_text(json.dumps(result, allow_nan=False, indent=1) + "\n", encoding="utf-8")
+    write(given.out, "ceilings", device, clock=clock.NAME[device.type], rows=rows)
     for row in rows:
         amount, unit, scale = (row["flops"], "TFLOP/s", 1e12) if row["flops"] else (row["bytes"], "GiB/s", 2**30)
         rate = amount / scale / statistics.median(row["samples_s"])

@@ -80,17 +80,9 @@ def verify(
             )
         )
     found = _joined(parts)
-    from verification.provenance import provenance
+    from verification.provenance import write
 
-    whole = {
-        "schema": 1,
-        "kind": "verification",
-        "provenance": provenance(device),
-        "profile": profile,
-        "duration_s": round(time.time() - start, 1),
-        **found,
-    }
-    path.write_text(json.dumps(whole, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+    write(path, "verification", device, profile=profile, duration_s=round(time.time() - start, 1), **found)
     return found["results"]
 
 

@@ -4,7 +4,6 @@ The subjects are those of --backend, or every built-in backend that can run on t
 a subject refuses every problem of a property, that property is skipped with the subject's reason.
 """
 
-import json
 import os
 import re
 import sys
@@ -23,7 +22,7 @@ from verification import profiles as profiles
 from verification import selection
 from verification.judge import LEFT_OUT, DeviceLost, Evidence, Subject
 from verification.problems import DTYPES
-from verification.provenance import provenance
+from verification.provenance import write
 
 _LOST_IN = pytest.StashKey[str]()
 
@@ -166,15 +165,15 @@ class _Findings:
         path = self.config.getoption("--results")
         if not path or hasattr(self.config, "workerinput"):
             return
-        found = {
-            "schema": 1,
-            "kind": "verification",
-            "provenance": provenance(selection.device(self.config)),
-            "profile": settings.get_current_profile_name(),
-            "duration_s": round(time.perf_counter() - self.started, 1),
-            "backends": list(dict.fromkeys(result["backend"] for result in self.results)),
-            "properties": list(self.claims.values()),
-            "results": [
+        write(
+            Path(path),
+            "verification",
+            selection.device(self.config),
+            profile=settings.get_current_profile_name(),
+            duration_s=round(time.perf_counter() - self.started, 1),
+            backends=list(dict.fromkeys(result["backend"] for result in self.results)),
+            properties=list(self.claims.values()),
+            results=[
                 result
                 | {
                     "worst": _json_numbers(result["worst"]),
@@ -182,9 +181,7 @@ class _Findings:
                 }
                 for result in self.results
             ],
-        }
-        Path(path).parent.mkdir(parents=True, exist_ok=True)
-        Path(path).write_text(json.dumps(found, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+        )
 
 
 def _json_numbers(numbers: dict[str, float]) -> dict[str, float | None]:

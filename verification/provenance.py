@@ -1,6 +1,7 @@
-"""What produced a result: commit, device, versions, time, command."""
+"""Result files, and what produced them: commit, device, versions, time, command."""
 
 import importlib.metadata
+import json
 import platform
 import subprocess
 import sys
@@ -11,6 +12,16 @@ from typing import Any
 import torch
 
 _ROOT = Path(__file__).parents[1]
+
+
+def write(path: Path, kind: str, device: torch.device, **content: Any) -> None:
+    """A result file of that kind, as JSON, in a folder that is made where there is none.
+
+    Raises ValueError where a number is not finite: JSON knows none.
+    """
+    result = {"schema": 1, "kind": kind, "provenance": provenance(device), **content}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(result, indent=1, allow_nan=False) + "\n", encoding="utf-8")
 
 
 def provenance(device: torch.device) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 import argparse
 import itertools
-import json
 import os
 import sys
 import time
@@ -12,9 +11,12 @@ from typing import Any
 # Also on a machine with a GPU: the mutants of the Triton kernels are made for the tiles of the interpreter.
 os.environ.setdefault("TRITON_INTERPRET", "1")
 
+import torch
+
 from verification.mutants import MUTANTS
 from verification.mutants.matrix import kill_matrix
 from verification.mutants.properties import properties
+from verification.provenance import write
 
 
 def main() -> int:
@@ -47,8 +49,7 @@ def main() -> int:
     matrix = kill_matrix(chosen, list(properties()), progress, os.cpu_count() or 1)
     for name in matrix["kills_nothing"]:
         print(f"kills nothing: {name}")
-    out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(json.dumps(matrix, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+    write(out, "kill-matrix", torch.device("cpu"), **matrix)
     print(f"wrote {out}")
     return 0 if all(row["named"] in row["killed_by"] for row in matrix["mutants"]) else 1
 

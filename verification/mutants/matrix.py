@@ -13,7 +13,6 @@ from hypothesis.errors import Flaky, Unsatisfiable, UnsatisfiedAssumption
 from verification.judge import Subject
 from verification.mutants import MUTANTS, Mutant, subject_of
 from verification.mutants.properties import first_counterexample, properties
-from verification.provenance import provenance
 
 
 def kill_matrix(
@@ -43,9 +42,6 @@ def kill_matrix(
             alone.setdefault(row["killed_by"][0], []).append(row["name"])
     killers = {name for row in rows for name in row["killed_by"]}
     return {
-        "schema": 1,
-        "kind": "kill-matrix",
-        "provenance": provenance(torch.device("cpu")),
         "properties": list(names),
         "mutants": rows,
         "only_killer_of": alone,

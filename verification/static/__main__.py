@@ -1,7 +1,6 @@
 """`python -m verification.static`: what the compiler makes of the Triton kernels, by architecture; without a GPU."""
 
 import argparse
-import json
 import sys
 import time
 from pathlib import Path
@@ -9,7 +8,7 @@ from typing import Any
 
 import torch
 
-from verification.provenance import provenance
+from verification.provenance import write
 from verification.static.accounts import accounts
 from verification.static.architectures import ARCHITECTURES
 from verification.static.configurations import shipped
@@ -49,9 +48,7 @@ def main() -> int:
     broken = sum(bool(row["faults"]) for row in rows)
     print(f"\n{len(rows)} configurations, {broken} of them break a claim")
     if asked.json:
-        table = {"schema": 1, "kind": "static", "provenance": provenance(torch.device("cpu")), "rows": rows}
-        asked.json.parent.mkdir(parents=True, exist_ok=True)
-        asked.json.write_text(json.dumps(table, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+        write(asked.json, "static", torch.device("cpu"), rows=rows)
         print(f"wrote {asked.json}")
     return 1 if broken else 0
 
