@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import json
+import re
 import signal
 import time
 from pathlib import Path
@@ -39,12 +40,15 @@ def judged(tmp_path: Path):
     return judge
 
 
-def test_a_rehearsal_leaves_results_and_a_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rehearsal_leaves_results_and_a_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     small = dataclasses.replace(gpu_box.REHEARSAL, backends=("sdpa_flash",), files=("weights",))
     monkeypatch.setattr(gpu_box, "REHEARSAL", small)
     assert gpu_box.main(["--out", str(tmp_path), "--rehearse"]) == 0
-    verification, sweep, measured = (
-        json.loads((tmp_path / f"{name}.json").read_text()) for name in ("verification", "sweep", "ceilings")
+    verification, sweep, measured, after = (
+        json.loads((tmp_path / f"{name}.json").read_text())
+        for name in ("verification", "sweep", "ceilings", "ceilings-after")
     )
     assert verification["backends"] == ["sdpa_flash"]
     assert {result["outcome"] for result in verification["results"]} == {"pass"}
@@ -53,8 +57,11 @@ def test_a_rehearsal_leaves_results_and_a_page(tmp_path: Path, monkeypatch: pyte
         ("article-512", "backward", "timed"),
         ("gpt2", "forward", "timed"),
     ]
+    assert [row["what"] for row in measured["rows"]] == [row["what"] for row in after["rows"]]
     assert [row["what"] for row in measured["rows"]] == ["matrix product", "copy"]
-    assert all(one["provenance"]["versions"]["torch"] == torch.__version__ for one in (verification, sweep, measured))
+    every = (verification, sweep, measured, after)
+    assert all(one["provenance"]["versions"]["torch"] == torch.__version__ for one in every)
+    assert re.search(r"ceilings, of what they were: matrix product \d+\.\d\d, copy \d", capsys.readouterr().out)
     page = (tmp_path / "index.html").read_text()
     assert "1 of 1 backend is verified" in page
     assert "matrix product in float32" in page
