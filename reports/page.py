@@ -101,6 +101,7 @@ def render(inputs: Inputs) -> str:
         if inputs.asv and order
         else [],
         order=order,
+        change_ratio=history.CHANGE_RATIO,
         not_drawn=inputs.asv.not_drawn if inputs.asv else [],
         judge=judge,
         compiled=[compiled.compiled(static) for static in statics],

@@ -65,7 +65,7 @@ class Style:
 
 
 def styles(backends: Iterable[str]) -> dict[str, Style]:
-    """One style a backend, in the order given. The tables have coprime lengths: 110 combinations differ."""
+    """One style a backend, in the order given. Colours and markers are coprime in number: 110 pairs differ."""
     return {
         backend: Style(
             f"var(--series-{index % len(LIGHT)})",
