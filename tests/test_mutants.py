@@ -21,18 +21,12 @@ from verification.mutants.properties import first_counterexample, properties
 FAULTY = [mutant for mutants in MUTANTS.values() for mutant in mutants]
 REPORT = re.compile(r"[\w.-]+/[\w.-]+#\d+")
 
-# One or two of each chapter: enough to notice an honest backend that is accused, in the time of the interpreter.
-REPRESENTATIVE = (
+# Enough to notice an honest kernel that is accused, in the time of the interpreter.
+IN_THE_INTERPRETER = (
     "test_the_output_agrees_with_the_formula",
     "test_the_gradients_agree_with_the_formula",
     "test_masking_keys_is_deleting_them",
     "test_a_row_that_sees_no_key_has_no_gradient",
-    "test_empty_inputs_keep_their_shape",
-    "test_how_far_a_nan_in_a_masked_place_reaches",
-    "test_rows_sum_to_one",
-    "test_the_order_of_the_keys_does_not_matter",
-    "test_a_shift_of_all_keys_changes_nothing",
-    "test_the_layer_agrees_with_the_formula",
 )
 
 
@@ -63,8 +57,7 @@ def test_a_mutant_is_killed_by_the_property_it_names(mutant: Mutant) -> None:
 @pytest.mark.parametrize("variant", CORRECT, ids=lambda variant: variant.name)
 def test_a_correct_variant_is_accepted(variant: Mutant) -> None:
     judged = subject(variant)
-    # The interpreter takes most of the time of this file.
-    for name in REPRESENTATIVE[:4] if judged.interpreted else REPRESENTATIVE:
+    for name in IN_THE_INTERPRETER if judged.interpreted else properties():
         properties()[name](judged)
 
 
@@ -81,7 +74,7 @@ def test_every_mutant_models_a_public_report_and_no_variant_does() -> None:
 
 
 def test_the_named_properties_exist() -> None:
-    named = {mutant.killed_by for mutant in FAULTY} | set(REPRESENTATIVE)
+    named = {mutant.killed_by for mutant in FAULTY} | set(IN_THE_INTERPRETER)
     assert named - set(properties()) == set()
 
 

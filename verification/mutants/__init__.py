@@ -1,7 +1,7 @@
 """The judge judged: backends with one fault each, and the property that must reject it.
 
 Each models a fault that was reported of a public implementation of attention. Beside them stand correct variants,
-which no property may reject; `tests/test_mutants.py` puts each to the few properties that it lists.
+which no property may reject.
 """
 
 from verification.mutants import backward, correct, forward, layer, masks, precision, size, state, triton_source
