@@ -21,7 +21,6 @@ from typing import Any, cast
 import torch
 
 from implementations._contract import Attend, Facts, Project
-from implementations.fused_qkv import project
 
 ENTRY_POINT_GROUP = "attention_suite.backends"
 
@@ -115,6 +114,9 @@ def _registered() -> dict[str, EntryPoint]:
 
 
 def _backend(name: str, module: ModuleType, attend: Attend) -> Backend:
+    # Here, so that this package can be imported at a commit that has not every backend.
+    from implementations.fused_qkv import project
+
     facts = getattr(module, "FACTS", Facts())
     if not isinstance(facts, Facts):
         raise ValueError(f"{name!r}: FACTS is a {type(facts).__name__}; wanted an implementations.Facts")

@@ -19,8 +19,9 @@ from torch import Tensor
 import implementations
 from implementations import Backend
 from verification import budget, oracle
-from verification.claims import PATIENCE
+from verification.claims import PATIENCE, claim
 from verification.judge import Subject, assert_same_bits
+from verification.mutants.properties import first_counterexample
 from verification.problems import DTYPES, LAYOUTS, MASKS, SCORES, Problem
 from verification.test_agreement import test_the_output_agrees_with_the_formula as agreement
 from verification.test_calls import test_a_call_leaves_no_trace as no_trace
@@ -138,8 +139,31 @@ def test_what_takes_only_half_precision_in_whole_reads_is_asked_what_is_pinned()
     judged = subject(attend)
     with pytest.raises(AssertionError, match="wrong gradient") as found:
         counters(judged)
-    assert "keys=65537, dim=64, dtype='bfloat16'" in found.value.__notes__[0]
+    assert "\n  Problem(keys=65537, dim=8, dtype='bfloat16')\n" in found.value.__notes__[0]
     assert judged.evidence.problems == 3
+
+
+def test_a_pinned_problem_is_made_as_small_as_a_drawn_one() -> None:
+    """Down to the fault's own limit, and to nothing under which the check itself makes no sense."""
+
+    def attend(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
+        out = eager.attend(q, k, v, **options)
+        return 1.5 * out if k.shape[2] > 128 else out
+
+    pinned = Problem(3, 4, 2, queries=70, keys=300, dim=16, dtype="float16", causal=True, mask="random", seed=7)
+
+    @claim(None, pinned)
+    def check(subject: Subject, problem: Problem) -> None:
+        assert problem.mask is not None
+        agreement.check(subject, problem)
+
+    judged = subject(attend)
+    with pytest.raises(AssertionError, match="wrong output at") as found:
+        check(judged)
+    assert "\n  Problem(keys=129, mask='random')\n" in found.value.__notes__[0]
+    assert f"from {pinned} that is pinned" in found.value.__notes__[0]
+    with pytest.raises(AssertionError), first_counterexample():
+        check(judged)
 
 
 def test_the_gradient_that_is_handed_in_is_nowhere_zero() -> None:
@@ -326,7 +350,13 @@ def test_a_lost_gpu_is_one_failure_and_no_other_verdict(tmp_path: Path) -> None:
     file, results = tmp_path / "mine.py", tmp_path / "found.json"
     fault = "from verification.judge import DeviceLost; raise DeviceLost('an illegal memory access was encountered')"
     file.write_text(CRASHES.format(name="attend", fault=fault))
-    chosen = ("-k=test_causality or rows_sum_to_one", "--backend", f"{file}:attend", "--results", str(results))
+    chosen = (
+        "-k=lower_right or reach_the_past or sum_to_one",
+        "--backend",
+        f"{file}:attend",
+        "--results",
+        str(results),
+    )
     ran = verify(*chosen)
     assert ran.returncode == 1
     found = json.loads(results.read_text())["results"]

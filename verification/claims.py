@@ -1,7 +1,7 @@
 """A property is a function of a subject and a problem; `@claim` looks for a problem that refutes it.
 
-Hypothesis draws problems and shrinks the first that fails. Only then are the pinned ones tried: hypothesis would report
-a pinned problem as it stands, and what a drawn one shrinks to is smaller. What they catch depends on no luck.
+Hypothesis draws problems and shrinks the first that fails. Only then are the pinned ones tried, and made smaller by
+`shrinking`: hypothesis would report a pinned problem as it stands. What they catch depends on no luck.
 """
 
 from collections.abc import Callable, Iterator
@@ -11,15 +11,14 @@ from functools import wraps
 from pathlib import Path
 from typing import Any, Protocol
 
-from hypothesis import given, note, settings
+from hypothesis import Phase, given, note, settings
 from hypothesis.errors import Unsatisfiable, UnsatisfiedAssumption
 from hypothesis.strategies import SearchStrategy
 
 from verification import profiles as profiles
 from verification.judge import DeviceLost, Subject
 from verification.problems import Problem, on
-
-Check = Callable[[Subject, Problem], None]
+from verification.shrinking import Check, shrunk
 
 # After PATIENCE refusals for each problem of the profile, and no answer, a subject is asked no more: hypothesis would
 # draw ten times as many, and some refuse only after much work.
@@ -80,9 +79,16 @@ def claim(problems: SearchStrategy[Problem] | None, *pinned: Problem, calls: int
                         check(subject, asked)
                     except UnsatisfiedAssumption:
                         continue  # refused, and counted as such by the subject
-                    except (Exception, DeviceLost) as failure:
-                        failure.add_note(f"Pinned problem: {asked}\n{reproducer(check, subject, asked)}")
+                    except DeviceLost as lost:
+                        lost.add_note(f"{asked}\n{reproducer(check, subject, asked)}")
                         raise
+                    except Exception as failure:
+                        smallest, found = asked, "Pinned problem"
+                        if Phase.shrink in profile.phases:
+                            smallest, failure = shrunk(check, subject, asked, failure)
+                            found = f"Smallest problem, from {asked} that is pinned"
+                        failure.add_note(f"{found}:\n  {smallest}\n{reproducer(check, subject, smallest)}")
+                        raise failure from None
                     if evidence.calls > answered or evidence.refused == refused:
                         evidence.problems += 1
                         break
