@@ -24,7 +24,6 @@ from verification.shrinking import Check, shrunk
 # draw ten times as many, and some refuse only after much work.
 PATIENCE = 4
 
-
 # A head dim that every kernel takes.
 USUAL_DIM = 64
 
@@ -83,12 +82,7 @@ def claim(problems: SearchStrategy[Problem] | None, *pinned: Problem, calls: int
                         lost.add_note(f"{asked}\n{reproducer(check, subject, asked)}")
                         raise
                     except Exception as failure:
-                        smallest, found = asked, "Pinned problem"
-                        if Phase.shrink in profile.phases:
-                            smallest, failure = shrunk(check, subject, asked, failure)
-                            found = f"Smallest problem, from {asked} that is pinned"
-                        failure.add_note(f"{found}:\n  {smallest}\n{reproducer(check, subject, smallest)}")
-                        raise failure from None
+                        raise _at_the_smallest(check, subject, asked, failure) from None
                     if evidence.calls > answered or evidence.refused == refused:
                         evidence.problems += 1
                         break
@@ -113,6 +107,17 @@ def _until_one_is_taken(problem: Problem) -> Iterator[Problem]:
         for width in ({}, {"dim": USUAL_DIM, "value_dim": 0}):
             for dtype in ("float16", "bfloat16"):
                 yield replace(problem, dtype=dtype, **width)
+
+
+def _at_the_smallest(check: Check, subject: Subject, pinned: Problem, failure: Exception) -> Exception:
+    """What the check raises at the smallest problem that fails as the pinned one does, with it in its notes."""
+    smallest, told = pinned, "Pinned problem"
+    if Phase.shrink in settings().phases:
+        smallest, failure = shrunk(check, subject, pinned, failure)
+    if smallest != pinned:
+        told = f"Smallest problem, from {pinned} that is pinned"
+    failure.add_note(f"{told}:\n  {smallest}\n{reproducer(check, subject, smallest)}")
+    return failure
 
 
 def reproducer(check: Check, subject: Subject, problem: Problem) -> str:
