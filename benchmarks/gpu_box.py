@@ -89,12 +89,13 @@ def main(arguments: list[str] | None = None) -> int:
     given = _parser().parse_args(arguments)
     start = time.time()
 
-    import torch
+    import implementations
 
     size = REHEARSAL if given.rehearse else ON_A_GPU
-    device = torch.device(size.kernels.device_type)
-    if device.type == "cuda" and not torch.cuda.is_available():
-        print("python -m benchmarks.gpu_box: torch finds no GPU here; --rehearse needs none", file=sys.stderr)
+    try:
+        device = implementations.device(size.kernels.device_type)
+    except ValueError as error:
+        print(f"python -m benchmarks.gpu_box: {error}; --rehearse needs none", file=sys.stderr)
         return 2
     (given.out / "logs").mkdir(parents=True, exist_ok=True)
     backends = size.backends or tuple(command.that_run_on(device))

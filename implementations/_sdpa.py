@@ -63,10 +63,12 @@ def attend_with(
         mask = mask[(None,) * (4 - mask.ndim)]  # torch's CPU kernel wants at least two axes
     corners_coincide = causal and mask is None and q.shape[2] == k.shape[2]
     visible = None if corners_coincide else visibility(q, k, mask, causal)
-    blind = None if visible is None else ~visible.any(dim=-1, keepdim=True)
-    seen = None if visible is None or blind is None else visible | blind
-    if fused_on_cuda and seen is not None:
-        seen = seen.expand(*seen.shape[:-1], k.shape[2]).contiguous()  # they do not take a last axis of stride 0
+    blind = seen = None
+    if visible is not None:
+        blind = ~visible.any(dim=-1, keepdim=True)
+        seen = visible | blind
+        if fused_on_cuda:
+            seen = seen.expand(*seen.shape[:-1], k.shape[2]).contiguous()  # they do not take a last axis of stride 0
     with warnings.catch_warnings(record=True) as reasons, sdpa_kernel(kernel):
         warnings.simplefilter("always")
         try:

@@ -193,13 +193,12 @@ def _table(claims: dict[str, dict[str, str]], results: list[dict[str, Any]]) -> 
     """Property x backend, then the worst error over budget of each backend and dtype."""
     backends = list(dict.fromkeys(result["backend"] for result in results))
     cells = {(result["property"], result["backend"]): result["outcome"] for result in results}
-    shown = {"fail": "FAIL"}
     width = max(len(claim["title"]) for claim in claims.values())
     columns = [max(8, len(_short(backend))) for backend in backends]
     lines = [" " * width + "".join(f"  {_short(b):>{c}}" for b, c in zip(backends, columns, strict=True))]
     for name, claim in claims.items():
         outcomes = [cells.get((name, backend), "") for backend in backends]
-        row = [shown.get(outcome, outcome) for outcome in outcomes]
+        row = ["FAIL" if outcome == "fail" else outcome for outcome in outcomes]
         lines.append(f"{claim['title']:<{width}}" + "".join(f"  {r:>{c}}" for r, c in zip(row, columns, strict=True)))
     lines.append("")
     for dtype in DTYPES:

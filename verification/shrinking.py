@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import fields, replace
+from typing import Any
 
 from torch import Tensor
 
@@ -59,15 +60,7 @@ def _failure(check: Check, subject: Subject, problem: Problem) -> Exception | No
 def _formula(backend: Backend) -> Backend:
     """The oracle, with the facts of the backend."""
 
-    def attend(
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        *,
-        mask: Tensor | None = None,
-        causal: bool = False,
-        scale: float | None = None,
-    ) -> Tensor:
-        return oracle.attention(q, k, v, mask=mask, causal=causal, scale=scale).output.to(q.dtype)
+    def attend(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
+        return oracle.attention(q, k, v, **options).output.to(q.dtype)
 
     return replace(backend, attend=attend)
