@@ -17,7 +17,7 @@ def pytest_addoption(parser: "pytest.Parser") -> None:
 
 
 def pytest_pyfunc_call(pyfuncitem: "pytest.Function") -> None:
-    # Later than setup: only a test that was called is reported with its backend and its claim.
+    # Later than setup: only a test that was called is reported with its backend and its property.
     left_s = pyfuncitem.config.option.deadline - time.time()
     if left_s <= 0:
         _stop("before it was begun")

@@ -119,18 +119,18 @@ def _joined(parts: Iterable[Result | Lost]) -> Result:
     """Properties, results and backends of all parts; of a lost one as many properties as others had in its files."""
     every = list(parts)
     written = [part for part in every if not isinstance(part, Lost)]
-    properties = {claim["id"]: claim for part in written for claim in part["properties"]}
+    properties = {one["id"]: one for part in written for one in part["properties"]}
     results = [result for part in written for result in part["results"]]
     lost = [part for part in every if isinstance(part, Lost)]
     for part in lost:
-        claims = [claim for claim in properties.values() if claim["chapter"] in part.job.chapters]
-        told_of = {claim["chapter"] for claim in claims}
-        claims += [_whole(chapter) for chapter in part.job.chapters if chapter not in told_of]
-        if part.died_in and part.died_in not in map(_test_of, claims):
+        known = [one for one in properties.values() if one["chapter"] in part.job.chapters]
+        named = {one["chapter"] for one in known}
+        known += [_whole(chapter) for chapter in part.job.chapters if chapter not in named]
+        if part.died_in and part.died_in not in map(_test_of, known):
             title = part.died_in.removeprefix("test_").replace("_", " ")
-            claims.append({"id": part.died_in, "title": title, "claim": "", "chapter": "crashes"})
-        properties |= {claim["id"]: claim for claim in claims}
-        results += [_of_lost(part, claim) for claim in claims]
+            known.append({"id": part.died_in, "title": title, "formula": "", "chapter": "crashes"})
+        properties |= {one["id"]: one for one in known}
+        results += [_of_lost(part, one) for one in known]
     backends = [part.job.backend if isinstance(part, Lost) else name for part in every for name in _backends(part)]
     return {"backends": list(dict.fromkeys(backends)), "properties": list(properties.values()), "results": results}
 
@@ -142,20 +142,20 @@ def _backends(part: Result | Lost) -> list[str]:
 def _whole(chapter: str) -> Result:
     """What stands for the properties of a file of which no process said what they are."""
     name = f"test_{chapter}.py"
-    return {"id": name, "title": f"all of {name}", "claim": "", "chapter": chapter}
+    return {"id": name, "title": f"all of {name}", "formula": "", "chapter": chapter}
 
 
-def _test_of(claim: Result) -> str:
+def _test_of(one: Result) -> str:
     """The name of the test without what it is parametrised with."""
-    return claim["id"].partition("[")[0]
+    return one["id"].partition("[")[0]
 
 
-def _of_lost(lost: Lost, claim: Result) -> Result:
-    died_in_it = lost.died_in == _test_of(claim)
+def _of_lost(lost: Lost, one: Result) -> Result:
+    died_in_it = lost.died_in == _test_of(one)
     told = f"{lost.reason}, in {lost.died_in}" if lost.died_in else lost.reason
     return {
         "backend": lost.job.backend,
-        "property": claim["id"],
+        "property": one["id"],
         "outcome": "fail" if died_in_it else "left out",
         "reason": told,
         "problems": 0,

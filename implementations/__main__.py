@@ -25,8 +25,8 @@ def main() -> None:
         return
     width = max(len(entry["name"]) for entry in listed)
     for entry in listed:
-        told = "runs here" if entry["runs"] else f"cannot run here: {entry['reason']}"
-        print(f"{entry['name']:<{width}}  {told}\n{'':<{width}}  {entry['summary']}")
+        status = "runs here" if entry["runs"] else f"cannot run here: {entry['reason']}"
+        print(f"{entry['name']:<{width}}  {status}\n{'':<{width}}  {entry['summary']}")
 
 
 def _describe(name: str, backend: Backend | None, reason: str | None) -> dict[str, Any]:

@@ -1,9 +1,9 @@
 """Attention in blocks: what the two-pass and the online softmax have in common.
 
 A block of queries meets the keys block by block, so that only a (QUERY_BLOCK, KEY_BLOCK) piece of the score
-matrix exists at a time and memory grows with the sequence, not with its square. How a sweep over the blocks of
-keys becomes a softmax is the backend's own: it hands in `sweep`. The backward pass is the same for every
-sweep: each piece of the weights is computed again from the scores and the row's log-sum-exp.
+matrix exists at a time and memory grows with the sequence, not with its square. How a pass over the blocks of
+keys becomes a softmax is the backend's own: it hands in `passes`. The backward pass is the same for all:
+each piece of the weights is computed again from the scores and the row's log-sum-exp.
 
 Source of the backward pass: Dao 2023, arXiv 2307.08691, algorithm 2.
 """
@@ -24,7 +24,7 @@ KEY_BLOCK = 512
 
 @dataclass
 class KeyBlocks:
-    """The keys and values that one block of queries may see, piece by piece, as often as it is iterated over.
+    """The keys and values that one block of queries may attend to, piece by piece, as often as it is iterated over.
 
     Yields (scores, value, columns): the scaled scores (batch kv_heads, group rows, columns) with -inf where a
     key is masked, in new memory; the values (batch kv_heads, columns, value_dim); and their place in the keys.
@@ -35,7 +35,7 @@ class KeyBlocks:
     key: Tensor  # (batch, kv_heads, keys, dim)
     value: Tensor  # (batch, kv_heads, keys, value_dim)
     mask: Tensor | None  # (batch, kv_heads, group, rows, keys)
-    last_key: Tensor | None  # (rows, 1): under a causal mask, the last key that each row may see
+    last_key: Tensor | None  # (rows, 1): under a causal mask, the last key that each row may attend to
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor, slice]]:
         query = self.rows(self.query)
@@ -54,7 +54,7 @@ class KeyBlocks:
         if self.mask is not None:
             scores.masked_fill_(~self.mask[..., columns], float("-inf"))
         if self.last_key is not None and columns.stop - 1 > self.last_key[0]:
-            # Keys that the first row may see, all rows may.
+            # Keys that the first row may attend to, all rows may attend to.
             first = max(columns.start, int(self.last_key[0]) + 1)
             column = torch.arange(first, columns.stop, device=scores.device)
             scores[..., first - columns.start :].masked_fill_(column > self.last_key, float("-inf"))
@@ -64,28 +64,28 @@ class KeyBlocks:
         return block.flatten(0, 1).flatten(1, 2)
 
     def filled(self, width: int, fill: float) -> Tensor:
-        """New (batch kv_heads, group rows, width), for the state that a sweep keeps for each row."""
+        """New (batch kv_heads, group rows, width), for the state that a pass keeps for each row."""
         batch, kv_heads, group, rows, _ = self.query.shape
         return self.query.new_full((batch * kv_heads, group * rows, width), fill)
 
 
-# -> output (batch kv_heads, group rows, value_dim) and log-sum-exp of the scores (..., 1), -inf where no key is seen
-Sweep = Callable[[KeyBlocks], tuple[Tensor, Tensor]]
+# -> output (batch kv_heads, group rows, value_dim) and log-sum-exp of the scores (..., 1), -inf of fully masked rows
+Passes = Callable[[KeyBlocks], tuple[Tensor, Tensor]]
 
 
 def attend_in_blocks(
-    sweep: Sweep, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool, scale: float | None
+    passes: Passes, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool, scale: float | None
 ) -> Tensor:
-    """Attention whose softmax is `sweep`; shapes and errors as in `implementations._contract`."""
+    """Attention whose softmax is `passes`; shapes and errors as in `implementations._contract`."""
     check(q, k, v, mask)
-    return _InBlocks.apply(sweep, q, k, v, mask, causal, default_scale(q) if scale is None else scale)
+    return _InBlocks.apply(passes, q, k, v, mask, causal, default_scale(q) if scale is None else scale)
 
 
 class _InBlocks(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
-        sweep: Sweep,
+        passes: Passes,
         q: Tensor,
         k: Tensor,
         v: Tensor,
@@ -96,7 +96,7 @@ class _InBlocks(torch.autograd.Function):
         out = q.new_empty(*q.shape[:3], v.shape[3])
         log_sum_exp = q.new_empty(*q.shape[:3], 1, dtype=_state_dtype(q))
         for rows, blocks in _query_blocks(q, k, v, mask, causal, scale):
-            out_rows, log_sum_exp_rows = sweep(blocks)
+            out_rows, log_sum_exp_rows = passes(blocks)
             _grouped(out, k)[..., rows, :] = out_rows.view(*blocks.query.shape[:4], v.shape[3])
             _grouped(log_sum_exp, k)[..., rows, :] = log_sum_exp_rows.view(*blocks.query.shape[:4], 1)
         ctx.save_for_backward(q, k, v, mask, out, log_sum_exp)

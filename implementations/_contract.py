@@ -6,12 +6,12 @@
     k       (batch, kv_heads, keys, dim)         query head h reads kv head h // (heads // kv_heads)
     v       (batch, kv_heads, keys, value_dim)
     mask    bool, broadcastable to (batch, heads, queries, keys); True = may attend
-    causal  query i sees key j iff j <= i + keys - queries (bottom-right); intersects with mask
+    causal  query i attends to key j iff j <= i + keys - queries (bottom-right); intersects with mask
     scale   dim ** -0.5 unless given
     out     (batch, heads, queries, value_dim), dtype and device of q, new memory, inputs untouched
 
 A backend answers or refuses: the right answer, or NotImplementedError with the reason. Nonsense is a
-ValueError. A row that may attend to no key is exactly zero, and so are its gradients.
+ValueError. A fully masked row is exactly zero, and so are its gradients.
 """
 
 from collections.abc import Callable
@@ -51,16 +51,16 @@ class Facts:
     scores            the dtype its scores live in; None: the dtype of the input
     sums              the dtype its gradients are added up in, block by block; None: the dtype of the input
     masked_nonfinite  where a NaN or Inf in a masked value can show, and one in a masked key at most:
-                      "per row" in no row that may not see it; "unseen keys" not where no query may see that key;
-                      "leaks" in any row. None: nothing is stated
-    hides_nan         device types on which a row gives zero where all the scores it sees are NaN
+                      "per row" in no row that may not attend to it; "fully masked keys" in none where no query may
+                      attend to that key; "leaks" in any row. None: nothing is stated
+    hides_nan         device types on which a row gives zero where all the scores it attends to are NaN
     deterministic     the same call gives the same bits; None: nothing is stated
     memory            how what it takes beside its result grows with the sequence; None: nothing is stated
     """
 
     scores: torch.dtype | None = None
     sums: torch.dtype | None = None
-    masked_nonfinite: Literal["per row", "unseen keys", "leaks"] | None = None
+    masked_nonfinite: Literal["per row", "fully masked keys", "leaks"] | None = None
     hides_nan: tuple[str, ...] = ()
     deterministic: bool | None = None
     memory: Literal["linear", "quadratic"] | None = None
@@ -103,7 +103,7 @@ def check(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> None:
 
 
 def visibility(q: Tensor, k: Tensor, mask: Tensor | None, causal: bool) -> Tensor | None:
-    """Which query may see which key: bool, broadcastable to (batch, heads, queries, keys); None: all of them."""
+    """Which query may attend to which key: bool, broadcastable to (batch, heads, queries, keys); None: all of them."""
     if not causal:
         return mask
     queries, keys = q.shape[2], k.shape[2]

@@ -1,8 +1,8 @@
 """torch.nn.functional.scaled_dot_product_attention held to one named kernel, never whatever torch picks.
 
 torch differs from the contract in two places, and both are bridged here for every kernel alike: its causal flag is
-anchored top-left, so it is used only where the two corners coincide and is a mask elsewhere; and what a row without
-a visible key gives depends on the kernel, so such a row sees every key and is then set to zero.
+anchored top-left, so it is used only where the two corners coincide and is a mask elsewhere; and what a fully masked
+row gives depends on the kernel, so such a row attends to every key and is then set to zero.
 
 Source: torch.nn.attention.sdpa_kernel and its documentation.
 """
@@ -54,21 +54,23 @@ def attend_with(
     fused_on_cuda = q.device.type == "cuda" and kernel is not SDPBackend.MATH
     if fused_on_cuda and not all(map(is_aligned, (q, k, v))):
         # torch would not look, and an access that is not aligned takes the whole process's device with it.
-        told = f"reads {_ALIGNED_BYTES} bytes at a time; rows of q, k or v begin between them"
-        raise NotImplementedError(f"torch's {_name(kernel)} kernel for CUDA {told}")
+        reason = f"reads {_ALIGNED_BYTES} bytes at a time; rows of q, k or v begin between them"
+        raise NotImplementedError(f"torch's {_name(kernel)} kernel for CUDA {reason}")
     if fused_on_cuda and max(q.shape[:2]) > _MOST_ON_AN_AXIS:
-        told = f"takes up to {_MOST_ON_AN_AXIS} samples and heads; given {q.shape[0]} and {q.shape[1]}"
-        raise NotImplementedError(f"torch's {_name(kernel)} kernel for CUDA {told}")
+        reason = f"takes up to {_MOST_ON_AN_AXIS} samples and heads; given {q.shape[0]} and {q.shape[1]}"
+        raise NotImplementedError(f"torch's {_name(kernel)} kernel for CUDA {reason}")
     if mask is not None:
         mask = mask[(None,) * (4 - mask.ndim)]  # torch's CPU kernel wants at least two axes
     corners_coincide = causal and mask is None and q.shape[2] == k.shape[2]
     visible = None if corners_coincide else visibility(q, k, mask, causal)
-    blind = seen = None
+    fully_masked = attended = None
     if visible is not None:
-        blind = ~visible.any(dim=-1, keepdim=True)
-        seen = visible | blind
+        fully_masked = ~visible.any(dim=-1, keepdim=True)
+        attended = visible | fully_masked
         if fused_on_cuda:
-            seen = seen.expand(*seen.shape[:-1], k.shape[2]).contiguous()  # they do not take a last axis of stride 0
+            attended = attended.expand(
+                *attended.shape[:-1], k.shape[2]
+            ).contiguous()  # they do not take a last axis of stride 0
     with warnings.catch_warnings(record=True) as reasons, sdpa_kernel(kernel):
         warnings.simplefilter("always")
         try:
@@ -76,7 +78,7 @@ def attend_with(
                 q,
                 k,
                 v,
-                attn_mask=seen,
+                attn_mask=attended,
                 is_causal=corners_coincide,
                 scale=scale,
                 enable_gqa=q.shape[1] != k.shape[1],
@@ -86,9 +88,9 @@ def attend_with(
                 raise
             # The reasons come as warnings: a heading and then one sentence for each; each names a source line.
             sentences = [str(w.message).partition(" (Triggered internally")[0] for w in reasons]
-            told = "; ".join(s for s in sentences if s and not s.endswith("because:"))
-            raise NotImplementedError(f"torch's {_name(kernel)} kernel does not take this: {told or error}") from error
-    return out if blind is None else out.masked_fill(blind, 0.0)
+            given = "; ".join(s for s in sentences if s and not s.endswith("because:"))
+            raise NotImplementedError(f"torch's {_name(kernel)} kernel does not take this: {given or error}") from error
+    return out if fully_masked is None else out.masked_fill(fully_masked, 0.0)
 
 
 def needs_cuda(kernel: SDPBackend, device: torch.device) -> str | None:

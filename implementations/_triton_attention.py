@@ -20,9 +20,10 @@ MAX_HEAD_DIM = 256
 
 
 def attend_fused(
-    sweep: str, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool, scale: float | None
+    passes: str, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool, scale: float | None
 ) -> Tensor:
-    """Attention in one kernel whose sweep is "online" or "two_pass"; shapes and errors as in `_contract`.
+    """Attention in one kernel, with the passes over the keys of "online" or "two_pass"; shapes and errors as in
+    `_contract`.
 
     Under torch.autocast q, k and v are cast first, as torch's own attention does. Raises NotImplementedError for
     float64, for head dims over 256, and for what `cannot_run` names.
@@ -35,7 +36,7 @@ def attend_fused(
     if mask is not None:
         mask = mask[(None,) * (4 - mask.ndim)]
     scale = default_scale(q) if scale is None else float(scale)
-    out, _ = _ATTENTION(q, k, v, mask, causal, scale, sweep)
+    out, _ = _ATTENTION(q, k, v, mask, causal, scale, passes)
     return out
 
 
@@ -68,15 +69,15 @@ def _as_autocast_wants(tensor: Tensor) -> Tensor:
 
 
 def _forward(
-    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool, scale: float, sweep: str
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool, scale: float, passes: str
 ) -> tuple[Tensor, Tensor]:
-    out, lse = _empty_forward(q, k, v, mask, causal, scale, sweep)
-    launch(sweep, Inputs(q, k, v, mask, causal, scale), view(out), lse)
+    out, lse = _empty_forward(q, k, v, mask, causal, scale, passes)
+    launch(passes, Inputs(q, k, v, mask, causal, scale), view(out), lse)
     return out, lse
 
 
 def _empty_forward(
-    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool, scale: float, sweep: str
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool, scale: float, passes: str
 ) -> tuple[Tensor, Tensor]:
     """The output and the row's log-sum-exp in base 2, (batch, heads, queries), unwritten."""
     out = q.new_empty(*q.shape[:3], v.shape[3])

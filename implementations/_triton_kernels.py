@@ -1,4 +1,4 @@
-"""The kernels of `online_triton` and `two_pass_triton`: the forward kernel with its two sweeps, and the gradients.
+"""The kernels of `online_triton` and `two_pass_triton`: the forward kernel with its two passes, and the gradients.
 
 Each takes q, k, v, the mask and the gradients as a tensor with its strides, `view.data` and `view.stride`; what is
 kept for each row, the log-sum-exp (base 2) and delta, is a contiguous (batch, heads, queries). One grid axis runs over
@@ -62,7 +62,7 @@ def forward_kernel(
     tl.store(lse + (batch * heads + head) * queries + query, row_lse, mask=query < queries)
 
 
-# The sweeps: how a walk over the blocks of keys becomes a softmax. Each gives the output, normalised, and the row's
+# The passes: how a walk over the blocks of keys becomes a softmax. Each gives the output, normalised, and the row's
 # log-sum-exp. Only the blocks at an edge pay for masking.
 
 
@@ -164,8 +164,8 @@ def grad_q_kernel(
             grad_scores = weights * (grad_weights - row_delta[:, None])  # pyright: ignore[reportArgumentType]
             if EDGE:
                 # A select and not a product: what lies in a masked key or value may have made an inf by now.
-                seen = _seen(mask, batch, head, query[:, None], key[None, :], last_key[:, None])
-                grad_scores = tl.where(seen, grad_scores, 0.0)
+                attended = _attends(mask, batch, head, query[:, None], key[None, :], last_key[:, None])
+                grad_scores = tl.where(attended, grad_scores, 0.0)
             grad = tl.dot(grad_scores.to(k_tile.dtype), k_tile, grad, input_precision="ieee")
 
     _store_rows(grad_q, batch, head, query, queries, grad * scale, DIM, DIM_TILE)
@@ -192,7 +192,7 @@ def grad_kv_kernel(
     v_tile = _rows(v, batch, kv_head, key, keys, VALUE_DIM, VALUE_TILE, EDGE=True)
     scale_log2 = scale * LOG2_E
 
-    # Queries below `begin` see none of these keys, those from `inner` on see all of them.
+    # Queries below `begin` attend to none of these keys, those from `inner` on to all of them.
     begin, inner = 0, 0
     if CAUSAL:
         first_query = first - (keys - queries)
@@ -224,9 +224,9 @@ def grad_kv_kernel(
             grad_scores = weights * (grad_weights - row_delta[None, :])
             if not INNER:
                 last_key = _last_key(query, queries, keys, CAUSAL)
-                seen = _seen(mask, batch, head, query[None, :], key[:, None], last_key[None, :])
-                weights = tl.where(seen, weights, 0.0)
-                grad_scores = tl.where(seen, grad_scores, 0.0)
+                attended = _attends(mask, batch, head, query[None, :], key[:, None], last_key[None, :])
+                weights = tl.where(attended, weights, 0.0)
+                grad_scores = tl.where(attended, grad_scores, 0.0)
             grad_value = tl.dot(weights.to(g_tile.dtype), g_tile, grad_value, input_precision="ieee")
             grad_key = tl.dot(grad_scores.to(q_tile.dtype), q_tile, grad_key, input_precision="ieee")
             block += BLOCK_Q
@@ -264,36 +264,36 @@ def _store_rows(view, batch, head, row, rows, tile, WIDTH: tl.constexpr, TILE: t
 
 @_inlined
 def _scores(q_tile, k_tile, mask, batch, head, query, key, last_key, scale_log2, EDGE: tl.constexpr):
-    """(BLOCK_Q, BLOCK_K): the scaled scores in base 2, in an edge block -inf where a query does not see a key."""
+    """(BLOCK_Q, BLOCK_K): the scaled scores in base 2, in an edge block -inf where a query does not attend to a key."""
     scores = tl.dot(q_tile, tl.trans(k_tile), input_precision="ieee") * scale_log2
     if EDGE:
-        seen = _seen(mask, batch, head, query[:, None], key[None, :], last_key[:, None])
-        scores = tl.where(seen, scores, float("-inf"))
+        attended = _attends(mask, batch, head, query[:, None], key[None, :], last_key[:, None])
+        scores = tl.where(attended, scores, float("-inf"))
     return scores
 
 
 @_inlined
 def _finite(largest):
-    """While a row has seen no key, -inf - -inf would be NaN; any finite shift gives weights of zero."""
+    """While a row has met no key, -inf - -inf would be NaN; any finite shift gives weights of zero."""
     return tl.where(largest == float("-inf"), 0.0, largest)
 
 
 @_inlined
 def _log_sum_exp(largest, total):
-    """+inf for a row that sees no key makes each of its weights exp2(score - inf) = 0 in the backward pass."""
-    dead = total == 0.0
-    return tl.where(dead, float("inf"), largest + tl.log2(tl.where(dead, 1.0, total)))
+    """+inf for a fully masked row makes each of its weights exp2(score - inf) = 0 in the backward pass."""
+    fully_masked = total == 0.0
+    return tl.where(fully_masked, float("inf"), largest + tl.log2(tl.where(fully_masked, 1.0, total)))
 
 
 @_inlined
 def _last_key(query, queries, keys, CAUSAL: tl.constexpr):
-    """The last key that each query may see without the mask; negative if none, as for a row beyond the last."""
+    """The last key that each query may attend to without the mask; negative if none, as for a row beyond the last."""
     return tl.where(query < queries, query + (keys - queries) if CAUSAL else keys - 1, -1)
 
 
 @_inlined
 def _sight(mask, first, queries, keys, CAUSAL: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr):
-    """(inner, end) for the queries from `first`: keys below `inner` are seen by all of them, from `end` by none."""
+    """(inner, end) for the queries from `first`: all of them attend to keys below `inner`, none to keys from `end`."""
     inner, end = keys, keys
     if CAUSAL:
         first_sees = first + 1 + keys - queries  # so many keys; 0 or less is none
@@ -305,11 +305,11 @@ def _sight(mask, first, queries, keys, CAUSAL: tl.constexpr, BLOCK_Q: tl.constex
 
 
 @_inlined
-def _seen(mask, batch, head, query, key, last_key):
-    """Which query sees which key; `query` (with its `last_key`) and `key` come broadcastable to one another."""
-    seen = key <= last_key
+def _attends(mask, batch, head, query, key, last_key):
+    """Which query attends to which key; `query` (with its `last_key`) and `key` come broadcastable to one another."""
+    attended = key <= last_key
     if mask is not None:
         origin = mask.data + batch * mask.stride[0] + head * mask.stride[1]
         mask_at = origin + query.to(tl.int64) * mask.stride[2] + key.to(tl.int64) * mask.stride[3]
-        seen = tl.load(mask_at, mask=seen, other=0) != 0
-    return seen
+        attended = tl.load(mask_at, mask=attended, other=0) != 0
+    return attended

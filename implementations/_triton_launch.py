@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from implementations._triton_kernels import INTERPRETED, forward_kernel, grad_kv_kernel, grad_q_kernel
-from implementations._triton_tuning import Question, tile_for
+from implementations._triton_tuning import TuningKey, tile_for
 
 KERNELS: dict[str, Any] = {
     "online": forward_kernel,
@@ -73,7 +73,7 @@ def launch(name: str, inputs: Inputs, *own: View | Tensor) -> None:
     }
     if name in ("online", "two_pass"):
         constants["TWO_PASS"] = name == "two_pass"
-    question = Question(_architecture(q.device), name, q.dtype, q.shape[3], v.shape[3], causal, mask is not None)
+    tuning_key = TuningKey(_architecture(q.device), name, q.dtype, q.shape[3], v.shape[3], causal, mask is not None)
     multiply_adds = q.shape[0] * q.shape[1] * q.shape[2] * k.shape[2] * (q.shape[3] + v.shape[3])
     kernel = KERNELS[name]
 
@@ -84,7 +84,7 @@ def launch(name: str, inputs: Inputs, *own: View | Tensor) -> None:
         return (q.shape[0] * q.shape[1] * _blocks(q.shape[2], chosen["BLOCK_Q"]),)
 
     with torch.cuda.device_of(q), _arithmetic_of_a_gpu():
-        tile = tile_for(question, multiply_adds, kernel, grid, arguments, constants)
+        tile = tile_for(tuning_key, multiply_adds, kernel, grid, arguments, constants)
         kernel[grid](
             *arguments,
             **constants,

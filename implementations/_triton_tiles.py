@@ -1,7 +1,7 @@
 """Which tile each Triton kernel ships with: by architecture, kernel, dtype and head dim.
 
 An architecture is "sm_80", "sm_90", "sm_100" (NVIDIA), "gfx942" (AMD) or "interpreter". A kernel is one of KERNELS:
-"online" and "two_pass" are the forward kernel with one sweep or the other, "grad_q" and "grad_kv" are shared.
+"online" and "two_pass" are the forward kernel with one pass or the other, "grad_q" and "grad_kv" are shared.
 """
 
 from typing import NamedTuple

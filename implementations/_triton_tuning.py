@@ -1,6 +1,6 @@
 """Which tile a call runs with: the one that ships or, for a large call on a GPU, the fastest of the candidates.
 
-Candidates are timed once in a process for each question, and the choice stands from then on, so that the same call
+Candidates are timed once in a process for each tuning key, and the choice stands from then on, so that the same call
 gives the same bits. A small call takes the tile that ships: each candidate has to be compiled before it is timed, which
 takes seconds. `CHOSEN` holds what was chosen and the times.
 """
@@ -21,7 +21,7 @@ WORTH_TIMING = 1 << 32
 Clock = Callable[..., list[float]]
 
 
-class Question(NamedTuple):
+class TuningKey(NamedTuple):
     """What a tile is chosen for: all that a kernel is compiled for, and nothing of the lengths."""
 
     architecture: str
@@ -40,11 +40,11 @@ class Choice(NamedTuple):
     milliseconds: dict[Tile, float]
 
 
-CHOSEN: dict[Question, Choice] = {}
+CHOSEN: dict[TuningKey, Choice] = {}
 
 
 def tile_for(
-    question: Question,
+    tuning_key: TuningKey,
     multiply_adds: int,
     kernel: Any,
     grid: Callable[[dict[str, Any]], tuple[int]],
@@ -56,20 +56,21 @@ def tile_for(
 
     In the interpreter each kernel has one candidate, and nothing is timed.
     """
-    tiles = _candidates(question)
+    tiles = _candidates(tuning_key)
     if len(tiles) == 1 or multiply_adds < WORTH_TIMING:
         return tiles[0]
-    if question not in CHOSEN:
+    if tuning_key not in CHOSEN:
         # While a CUDA graph is captured no clock can run; the graph and what comes after it keep the tile that ships.
         capturing = torch.cuda.is_current_stream_capturing()
         times = {} if capturing else _times(tiles, kernel, grid, arguments, constants, clock)
-        CHOSEN.setdefault(question, Choice(min(times, key=times.__getitem__, default=tiles[0]), times))
-    return CHOSEN[question].tile
+        CHOSEN.setdefault(tuning_key, Choice(min(times, key=times.__getitem__, default=tiles[0]), times))
+    return CHOSEN[tuning_key].tile
 
 
 @functools.cache
-def _candidates(question: Question) -> tuple[Tile, ...]:
-    return candidates(question.architecture, question.kernel, question.dtype, max(question.dim, question.value_dim))
+def _candidates(tuning_key: TuningKey) -> tuple[Tile, ...]:
+    widest = max(tuning_key.dim, tuning_key.value_dim)
+    return candidates(tuning_key.architecture, tuning_key.kernel, tuning_key.dtype, widest)
 
 
 def _times(
@@ -86,7 +87,7 @@ def _times(
         triton.Config({"BLOCK_Q": t.queries, "BLOCK_K": t.keys}, num_warps=t.warps, num_stages=t.stages): t
         for t in tiles
     }
-    # A tuner for one question, since Triton's own key sees neither the dtype of a view nor who the candidates are.
+    # A tuner for one tuning key, since Triton's own key sees neither the dtype of a view nor who the candidates are.
     tuner = triton.autotune(list(configs), key=[], do_bench=clock)(kernel)
     tuner.run(*arguments, grid=grid, warmup=False, **constants)
     return {configs[config]: times[0] for config, times in tuner.configs_timings.items()}

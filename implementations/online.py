@@ -1,4 +1,4 @@
-"""Softmax in one sweep over blocks of keys: the running maximum corrects what was summed before it was known.
+"""Softmax in one pass over blocks of keys: the running maximum corrects what was summed before it was known.
 
 Each row keeps the largest score so far, the sum of exponentials relative to it, and the output not yet divided by
 that sum. When a block brings a larger score, sum and output are multiplied by exp(old maximum - new maximum), as if
@@ -26,7 +26,7 @@ def attend(
     causal: bool = False,
     scale: float | None = None,
 ) -> Tensor:
-    """Attention in one sweep over the keys; shapes and errors as in `implementations._contract`."""
+    """Attention in one pass over the keys; shapes and errors as in `implementations._contract`."""
     return attend_in_blocks(_one_pass, q, k, v, mask, causal, scale)
 
 
@@ -36,7 +36,7 @@ def _one_pass(blocks: KeyBlocks) -> tuple[Tensor, Tensor]:
     output = blocks.filled(blocks.value.shape[-1], 0.0)
     for scores, value, _ in blocks:
         new_max = torch.maximum(running_max, scores.amax(dim=-1, keepdim=True))
-        # While a row has seen no key its maximum is -inf, and -inf - -inf is NaN; any finite shift gives zeros.
+        # While a row has met no key its maximum is -inf, and -inf - -inf is NaN; any finite shift gives zeros.
         shift = new_max.masked_fill(new_max == float("-inf"), 0.0)
         weights = scores.sub_(shift).exp_()
         correction = (running_max - shift).exp_()

@@ -30,5 +30,5 @@ def attend(
     causal: bool = False,
     scale: float | None = None,
 ) -> Tensor:
-    """Attention in one sweep over the keys, in one kernel; shapes and errors as in `implementations._contract`."""
+    """Attention in one pass over the keys, in one kernel; shapes and errors as in `implementations._contract`."""
     return attend_fused("online", q, k, v, mask, causal, scale)

@@ -1,6 +1,6 @@
-"""Softmax in two sweeps over blocks of keys, without the score matrix.
+"""Softmax in two passes over blocks of keys, without the score matrix.
 
-The first sweep finds each row's maximum and its sum of exponentials, which are the two numbers a softmax needs to
+The first pass finds each row's maximum and its sum of exponentials, which are the two numbers a softmax needs to
 know of the whole row. The second computes the scores again and adds up the weights, now final, times the values.
 Memory grows with the sequence; the product Q K^T is computed twice.
 
@@ -26,7 +26,7 @@ def attend(
     causal: bool = False,
     scale: float | None = None,
 ) -> Tensor:
-    """Attention in two sweeps over the keys; shapes and errors as in `implementations._contract`."""
+    """Attention in two passes over the keys; shapes and errors as in `implementations._contract`."""
     return attend_in_blocks(_two_passes, q, k, v, mask, causal, scale)
 
 
@@ -35,7 +35,7 @@ def _two_passes(blocks: KeyBlocks) -> tuple[Tensor, Tensor]:
     row_sum = blocks.filled(1, 0.0)
     for scores, _, _ in blocks:
         new_max = torch.maximum(row_max, scores.amax(dim=-1, keepdim=True))
-        # While a row has seen no key its maximum is -inf, and -inf - -inf is NaN; any finite shift gives zeros.
+        # While a row has met no key its maximum is -inf, and -inf - -inf is NaN; any finite shift gives zeros.
         shift = new_max.masked_fill(new_max == float("-inf"), 0.0)
         row_sum = row_sum * (row_max - shift).exp() + scores.sub_(shift).exp_().sum(dim=-1, keepdim=True)
         row_max = new_max

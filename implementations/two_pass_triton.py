@@ -1,7 +1,7 @@
-"""Softmax in two sweeps over blocks of keys, as fused Triton kernels, forward and backward.
+"""Softmax in two passes over blocks of keys, as fused Triton kernels, forward and backward.
 
 A program holds one block of queries on chip and walks the keys twice: first for each row's maximum and its sum of
-exponentials, then for the weights, which are final now, times the values. Beside `online_triton` the sweep differs and,
+exponentials, then for the weights, which are final now, times the values. Beside `online_triton` the passes differ and,
 on some architectures, the tile that suits it; the launch and the backward kernels are the same. Memory grows with the
 sequence; Q K^T is computed twice in the forward pass and twice more in the backward pass, and the keys are read once
 more than by `online_triton`.
@@ -30,5 +30,5 @@ def attend(
     causal: bool = False,
     scale: float | None = None,
 ) -> Tensor:
-    """Attention in two sweeps over the keys, in one kernel; shapes and errors as in `implementations._contract`."""
+    """Attention in two passes over the keys, in one kernel; shapes and errors as in `implementations._contract`."""
     return attend_fused("two_pass", q, k, v, mask, causal, scale)

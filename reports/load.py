@@ -65,7 +65,7 @@ class Verification:
     profile: str
     duration_s: float
     backends: list[str]
-    properties: pd.DataFrame  # id, title, claim, chapter
+    properties: pd.DataFrame  # id, title, formula, chapter
     results: pd.DataFrame  # RESULT_COLUMNS
 
 
@@ -90,7 +90,7 @@ def load_sweeps(folder: Path) -> list[Sweep]:
 
 def _verification(path: Path) -> Verification:
     content = open_results(path, "verification")
-    properties = read_records(path, content, "properties", dict.fromkeys(("id", "title", "claim", "chapter"), str))
+    properties = read_records(path, content, "properties", dict.fromkeys(("id", "title", "formula", "chapter"), str))
     results = read_records(path, content, "results", RESULT_FIELDS)
     known = {record["id"] for record in properties}
     for index, record in enumerate(results):
@@ -106,7 +106,7 @@ def _verification(path: Path) -> Verification:
         read_field(path, content, "profile", str),
         read_field(path, content, "duration_s", NUMBER),
         list(read_field(path, content, "backends", list)),
-        _table(properties, ("id", "title", "claim", "chapter")),
+        _table(properties, ("id", "title", "formula", "chapter")),
         _table(results, RESULT_COLUMNS),
     )
 

@@ -25,7 +25,7 @@ class Outcome:
 @dataclass(frozen=True)
 class Property:
     title: str
-    claim: str
+    formula: str
     outcomes: list[Outcome]
 
 
@@ -34,7 +34,7 @@ class Failure:
     anchor: str
     backend: str
     title: str
-    claim: str
+    formula: str
     reason: str | None
     counterexample: str | None
 
@@ -62,10 +62,10 @@ def matrix(verification: Verification, anchor: str) -> Matrix:
     chapters: dict[str, list[Property]] = {}
     failures = []
     reasons: dict[tuple[str, str], list[str]] = {}
-    for claim in records(verification.properties):
+    for property in records(verification.properties):
         outcomes = []
         for backend in verification.backends:
-            result = results.get((backend, claim["id"]))
+            result = results.get((backend, property["id"]))
             if result is None:
                 outcomes.append(Outcome("not run", "absent", "", "", None))
                 continue
@@ -76,15 +76,15 @@ def matrix(verification: Verification, anchor: str) -> Matrix:
                     Failure(
                         failure,
                         backend,
-                        claim["title"],
-                        claim["claim"],
+                        property["title"],
+                        property["formula"],
                         result["reason"],
                         result["counterexample"],
                     )
                 )
             elif result["reason"]:
-                reasons.setdefault((backend, result["reason"]), []).append(claim["title"])
-        chapters.setdefault(claim["chapter"], []).append(Property(claim["title"], claim["claim"], outcomes))
+                reasons.setdefault((backend, result["reason"]), []).append(property["title"])
+        chapters.setdefault(property["chapter"], []).append(Property(property["title"], property["formula"], outcomes))
     worst = worst_errors(verification)
     lengths = sorted({length for errors in worst.values() for length in errors}, key=_by_length)
     by_backend: dict[str, list[tuple[str, list[Cell]]]] = {}

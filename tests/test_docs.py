@@ -39,7 +39,7 @@ def test_an_adapter_makes_another_signature_judgeable(adapter: str, tmp_path: Pa
     file.write_text(f"from tests.test_docs import theirs_bshd, theirs_plain, theirs_tuple\n\n\n{adapter}")
     subject = Subject(f"{file}:attend")
     agreement(subject)
-    agreement.check(subject, Problem(batch=2, heads=4, kv_heads=2, queries=3, keys=5, dim=4, layout="gaps"))
+    agreement.at(subject, Problem(batch=2, heads=4, kv_heads=2, queries=3, keys=5, dim=4, layout="gaps"))
     assert subject.evidence.calls > 5
 
 

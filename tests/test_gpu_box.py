@@ -125,7 +125,7 @@ def test_a_hang_ends_with_the_time(judged) -> None:
 
 
 def test_a_lost_job_has_the_properties_that_others_found_in_its_files() -> None:
-    claim = {"id": "test_x[key]", "title": "x: key", "claim": "", "chapter": "masks"}
+    claim = {"id": "test_x[key]", "title": "x: key", "formula": "", "chapter": "masks"}
     found = {
         "backend": "eager",
         "property": "test_x[key]",

@@ -19,10 +19,10 @@ from torch import Tensor
 import implementations
 from implementations import Backend
 from verification import budget, oracle
-from verification.claims import PATIENCE, claim
 from verification.judge import Subject, assert_same_bits
 from verification.mutants.properties import first_counterexample
 from verification.problems import DTYPES, LAYOUTS, MASKS, SCORES, Problem
+from verification.property import PATIENCE, for_all
 from verification.test_agreement import test_the_output_agrees_with_the_formula as agreement
 from verification.test_calls import test_a_call_leaves_no_trace as no_trace
 from verification.test_calls import test_the_output_does_not_depend_on_who_wants_gradients as wants_gradients
@@ -71,14 +71,14 @@ GARBAGE = {
 }
 
 
-def sees_one_key_too_many(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
+def attends_to_one_key_too_many(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
     triangle = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool).tril(k.shape[2] - q.shape[2] + 1)
     return eager.attend(q, k, v, **options | {"causal": False, "mask": triangle})
 
 
 def test_a_leak_is_named() -> None:
-    with pytest.raises(AssertionError, match=r"query 0 of sample 0, head 0 sees key 1"):
-        future.check(subject(sees_one_key_too_many), Problem(queries=2, keys=2, causal=True))
+    with pytest.raises(AssertionError, match=r"query 0 of sample 0, head 0 attends to key 1"):
+        future.at(subject(attends_to_one_key_too_many), Problem(queries=2, keys=2, causal=True))
 
 
 def subject(attend: object) -> Subject:
@@ -89,14 +89,14 @@ def subject(attend: object) -> Subject:
 def test_garbage_is_rejected(garbage: str) -> None:
     attend, told = GARBAGE[garbage]
     with pytest.raises(AssertionError, match=told):
-        agreement.check(subject(attend), PLAIN)
+        agreement.at(subject(attend), PLAIN)
 
 
 def test_a_gradient_that_is_dropped_or_doubled_is_rejected() -> None:
     with pytest.raises(AssertionError, match="does not require a gradient"):
-        gradients.check(subject(lambda q, k, v, **o: eager.attend(q, k, v, **o).detach()), PLAIN)
+        gradients.at(subject(lambda q, k, v, **o: eager.attend(q, k, v, **o).detach()), PLAIN)
     with pytest.raises(AssertionError, match="wrong gradient of K"):
-        gradients.check(subject(lambda q, k, v, **o: eager.attend(q, 2 * k - k.detach(), v, **o)), PLAIN)
+        gradients.at(subject(lambda q, k, v, **o: eager.attend(q, 2 * k - k.detach(), v, **o)), PLAIN)
 
 
 class OnlyForward(torch.autograd.Function):
@@ -112,9 +112,9 @@ class OnlyForward(torch.autograd.Function):
 def test_a_refusal_in_the_backward_pass_is_a_refusal() -> None:
     judged = subject(lambda q, k, v, **options: OnlyForward.apply(q, k, v, options))
     with pytest.raises(UnsatisfiedAssumption):
-        gradients.check(judged, PLAIN)
+        gradients.at(judged, PLAIN)
     assert judged.evidence.refusals == {"no gradients yet": 1}
-    wants_gradients.check(judged, PLAIN)  # its output is judged all the same
+    wants_gradients.at(judged, PLAIN)  # its output is judged all the same
 
 
 def test_what_refuses_everything_is_not_asked_for_ever() -> None:
@@ -152,10 +152,10 @@ def test_a_pinned_problem_is_made_as_small_as_a_drawn_one() -> None:
 
     pinned = Problem(3, 4, 2, queries=70, keys=300, dim=16, dtype="float16", causal=True, mask="random", seed=7)
 
-    @claim(None, pinned)
+    @for_all(None, pinned)
     def check(subject: Subject, problem: Problem) -> None:
         assert problem.mask is not None
-        agreement.check(subject, problem)
+        agreement.at(subject, problem)
 
     judged = subject(attend)
     with pytest.raises(AssertionError, match="wrong output at") as found:
@@ -192,8 +192,8 @@ def test_the_oracle_knows_the_closed_forms() -> None:
     assert ((mean - v[0, 0].double().mean(0)).abs() <= roundings).all()
     causal = oracle.attention(q, k, v, causal=True)
     assert causal.visible[0, 0].sum(-1).tolist() == [3, 4, 5]
-    blind = oracle.attention(q, k[:, :, :2], v[:, :, :2], causal=True)
-    assert not blind.output[:, :, 0].any()
+    fully_masked = oracle.attention(q, k[:, :, :2], v[:, :, :2], causal=True)
+    assert not fully_masked.output[:, :, 0].any()
 
 
 def test_the_oracle_agrees_with_torch_in_float64() -> None:
@@ -231,8 +231,8 @@ def test_masks_are_what_they_are_called() -> None:
     assert torch.equal(padding, padding.sort(dim=-1, descending=True).values)
     assert padding[..., 0].all()
     assert MASKS["left padding"](uniform)[..., -1].all()
-    assert MASKS["blind row"](uniform).any(-1).logical_not().any()
-    assert not MASKS["blind start"](uniform)[..., 0].any()
+    assert MASKS["fully masked row"](uniform).any(-1).logical_not().any()
+    assert not MASKS["masked start"](uniform)[..., 0].any()
     assert (MASKS["one key"](uniform).sum(-1) == 1).all()
 
 
@@ -384,9 +384,9 @@ def replaces_softmax(q: Tensor, k: Tensor, v: Tensor, **options: object) -> Tens
 
 def test_a_backend_cannot_replace_what_the_oracle_computes_with() -> None:
     with pytest.raises(AssertionError, match=r"the call replaced torch\.softmax"):
-        agreement.check(subject(replaces_softmax), PLAIN)
+        agreement.at(subject(replaces_softmax), PLAIN)
     with pytest.raises(AssertionError, match="wrong output"):  # torch is whole again
-        agreement.check(subject(lambda q, k, v, **_: torch.zeros_like(q)), PLAIN)
+        agreement.at(subject(lambda q, k, v, **_: torch.zeros_like(q)), PLAIN)
 
 
 def test_an_output_kept_from_an_earlier_call_is_rejected() -> None:
@@ -399,7 +399,7 @@ def test_an_output_kept_from_an_earlier_call_is_rejected() -> None:
         return kept[key].clone()
 
     with pytest.raises(AssertionError, match="wrong output of the call between"):
-        no_trace.check(subject(from_memory), PLAIN)
+        no_trace.at(subject(from_memory), PLAIN)
 
 
 def test_a_subject_is_a_backend_of_any_spelling() -> None:
@@ -413,7 +413,7 @@ def test_a_kernel_that_warns_is_no_failure() -> None:
         return eager.attend(q, k, v, **options)  # type: ignore[arg-type]
 
     with pytest.warns(UserWarning, match="compile me"):
-        agreement.check(subject(warns), PLAIN)
+        agreement.at(subject(warns), PLAIN)
 
 
 class _Backward(torch.autograd.Function):
@@ -447,6 +447,6 @@ def test_of_a_second_derivative_torchs_own_statement_is_a_refusal_and_another_er
 
     judged = subject(attend)
     with nullcontext() if told.startswith("derivative") else pytest.raises(RuntimeError, match=told):
-        second_derivative.check(judged, PLAIN)
+        second_derivative.at(judged, PLAIN)
     stated = "second derivative: raises RuntimeError" if told.startswith("derivative") else None
     assert judged.evidence.stated == stated

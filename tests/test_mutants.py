@@ -26,7 +26,7 @@ IN_THE_INTERPRETER = (
     "test_the_output_agrees_with_the_formula",
     "test_the_gradients_agree_with_the_formula",
     "test_masking_keys_is_deleting_them",
-    "test_a_row_that_sees_no_key_has_no_gradient",
+    "test_a_fully_masked_row_has_no_gradient",
 )
 
 

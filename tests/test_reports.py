@@ -51,7 +51,7 @@ def verification(**outcomes: str) -> dict:
             {
                 "id": "test_rows_sum_to_one",
                 "title": "rows sum to one",
-                "claim": "sum_j P_ij = 1",
+                "formula": "sum_j P_ij = 1",
                 "chapter": "weights",
             }
         ],

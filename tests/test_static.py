@@ -238,7 +238,7 @@ def test_the_loop_that_counts() -> None:
     assert inner_loop(causal, sweeps) == 30
     assert inner_loop(causal._replace(variant="masked"), sweeps) == 39
     assert inner_loop(causal._replace(variant="masked"), sweeps[1:]) == 39
-    with pytest.raises(ValueError, match="one or two inner loops for each sweep were wanted"):
+    with pytest.raises(ValueError, match="one or two inner loops for each pass over the keys were wanted"):
         inner_loop(causal, [*sweeps, Loop(30, 8)])
     with pytest.raises(ValueError, match="one or two inner loops"):
         inner_loop(causal._replace(backend="online_triton"), sweeps)

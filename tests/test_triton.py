@@ -24,7 +24,7 @@ from triton.runtime.errors import OutOfResources
 from implementations import _triton_attention, _triton_launch, _triton_tuning
 from implementations._triton_launch import View
 from implementations._triton_tiles import Tile
-from implementations._triton_tuning import CHOSEN, Question, tile_for
+from implementations._triton_tuning import CHOSEN, TuningKey, tile_for
 from verification import budget, oracle
 
 ATTEND = {name: implementations.load(name).attend for name in ("online_triton", "two_pass_triton")}
@@ -248,11 +248,11 @@ def test_what_lies_behind_the_diagonal_is_not_read(attend: implementations.Atten
 
 # Tiles.
 
-QUESTION = Question("sm_90", "online", torch.float16, 8, 16, causal=False, masked=False)
+QUESTION = TuningKey("sm_90", "online", torch.float16, 8, 16, causal=False, masked=False)
 
 
 @pytest.fixture
-def chosen(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[Question, Any]]:
+def chosen(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[TuningKey, Any]]:
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)  # a torch without CUDA raises
     CHOSEN.clear()
     yield CHOSEN
@@ -293,7 +293,7 @@ def forward_as_on_a_gpu(
 
 
 def test_a_large_call_runs_with_the_fastest_tile_from_then_on(
-    monkeypatch: pytest.MonkeyPatch, chosen: dict[Question, Any]
+    monkeypatch: pytest.MonkeyPatch, chosen: dict[TuningKey, Any]
 ) -> None:
     monkeypatch.setattr(_triton_tuning, "WORTH_TIMING", 0)
     q, k, v = tensors(dtype=torch.float16, requires_grad=False)
@@ -311,7 +311,7 @@ def test_a_large_call_runs_with_the_fastest_tile_from_then_on(
     assert_within_budget(out, q, k, v)
 
 
-def test_a_tile_that_does_not_fit_is_not_chosen(monkeypatch: pytest.MonkeyPatch, chosen: dict[Question, Any]) -> None:
+def test_a_tile_that_does_not_fit_is_not_chosen(monkeypatch: pytest.MonkeyPatch, chosen: dict[TuningKey, Any]) -> None:
     monkeypatch.setattr(_triton_tuning, "WORTH_TIMING", 0)
     fits = [2.0] * (len(candidates()) - 1)
     _, launched = forward_as_on_a_gpu(monkeypatch, Clock(None, *fits), *tensors(dtype=torch.float16))
@@ -319,14 +319,14 @@ def test_a_tile_that_does_not_fit_is_not_chosen(monkeypatch: pytest.MonkeyPatch,
     assert chosen[QUESTION].milliseconds[candidates()[0]] == float("inf")
 
 
-def test_a_small_call_takes_the_tile_that_ships(monkeypatch: pytest.MonkeyPatch, chosen: dict[Question, Any]) -> None:
+def test_a_small_call_takes_the_tile_that_ships(monkeypatch: pytest.MonkeyPatch, chosen: dict[TuningKey, Any]) -> None:
     _, launched = forward_as_on_a_gpu(monkeypatch, Clock(), *tensors(dtype=torch.float16))
     assert launched == [candidates()[0]]
     assert not chosen
 
 
 def test_nothing_is_timed_while_a_graph_is_captured(
-    monkeypatch: pytest.MonkeyPatch, chosen: dict[Question, Any]
+    monkeypatch: pytest.MonkeyPatch, chosen: dict[TuningKey, Any]
 ) -> None:
     monkeypatch.setattr(_triton_tuning, "WORTH_TIMING", 0)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
@@ -337,7 +337,7 @@ def test_nothing_is_timed_while_a_graph_is_captured(
     assert chosen == {QUESTION: (candidates()[0], {})}
 
 
-def test_nothing_is_timed_in_the_interpreter(monkeypatch: pytest.MonkeyPatch, chosen: dict[Question, Any]) -> None:
+def test_nothing_is_timed_in_the_interpreter(monkeypatch: pytest.MonkeyPatch, chosen: dict[TuningKey, Any]) -> None:
     monkeypatch.setattr(_triton_tuning, "WORTH_TIMING", 0)
     q, k, v = tensors()
     ATTEND["two_pass_triton"](q, k, v).sum().backward()

@@ -91,7 +91,7 @@ def _describe(item: pytest.Function) -> dict[str, str]:
     return {
         "id": name,
         "title": _title(name),
-        "claim": " ".join(documented.split()),
+        "formula": " ".join(documented.split()),
         "chapter": item.path.stem.removeprefix("test_"),
     }
 
@@ -114,7 +114,7 @@ class _Findings:
         if report.when == "???" and report.nodeid.endswith("]"):
             # xdist's report of a test during which the process died; of the test only its name is known.
             name, _, rest = report.nodeid.rpartition("::")[2].partition("[")
-            claim = {"id": name, "title": _title(name), "claim": "", "chapter": "crashes"}
+            claim = {"id": name, "title": _title(name), "formula": "", "chapter": "crashes"}
             told = {
                 "backend": rest.removesuffix("]"),
                 "claim": self.claims.get(name, claim),

@@ -269,7 +269,7 @@ def one_may_be_refused() -> AbstractContextManager[None]:
 def assert_no_leak(
     changed: Tensor, before: Tensor, told: str, keys: Sequence[int], changed_at: Callable[[int], Tensor]
 ) -> None:
-    """As `assert_same_bits`; the sentence goes on to say which query sees which of those keys.
+    """As `assert_same_bits`; the sentence goes on to say which query attends to which of those keys.
 
     changed_at  gives `before` with that key alone changed; called for few keys only, as a shrunk problem has them
     """
@@ -280,7 +280,7 @@ def assert_no_leak(
         seen_by = (changed_at(key) != before).any(dim=-1).nonzero()
         if len(seen_by):
             batch, head, query = seen_by[0].tolist()
-            told += f"; query {query} of sample {batch}, head {head} sees key {key}"
+            told += f"; query {query} of sample {batch}, head {head} attends to key {key}"
             break
     assert_same_bits(changed, before, told)
 

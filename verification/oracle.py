@@ -14,7 +14,7 @@ class Exact:
     """Float64 results of one attention call, heads of k and v repeated for their group of query heads.
 
     output   (batch, heads, queries, value_dim)
-    weights  (batch, heads, queries, keys), the softmax; a row that sees no key is zero
+    weights  (batch, heads, queries, keys), the softmax; a fully masked row is zero
     scores   (batch, heads, queries, keys), scaled, before masking
     visible  (batch, heads, queries, keys), bool
     """
@@ -50,8 +50,8 @@ def attention(
         last = torch.arange(q.shape[2], device=q.device) + k.shape[2] - q.shape[2]
         visible = visible & (torch.arange(k.shape[2], device=q.device) <= last[:, None])
     # Rows that see nothing are given a finite score, and their weights are cleared afterwards: no NaN, no gradient.
-    blind = ~visible.any(dim=-1, keepdim=True)
-    weights = torch.softmax(torch.where(visible | blind, scores, float("-inf")), dim=-1)
+    fully_masked = ~visible.any(dim=-1, keepdim=True)
+    weights = torch.softmax(torch.where(visible | fully_masked, scores, float("-inf")), dim=-1)
     weights = torch.where(visible, weights, 0.0)
     return Exact(torch.einsum("bhqk,bhkd->bhqd", weights, v), weights, scores, visible)
 

@@ -225,7 +225,7 @@ def _left_padding(uniform: Tensor) -> Tensor:
     return _padding(uniform).flip(-1)
 
 
-def _blind_row(uniform: Tensor) -> Tensor:
+def _fully_masked_row(uniform: Tensor) -> Tensor:
     """Some rows see nothing; the first always."""
     mask = _random(uniform) & (uniform[..., :1] > 0.3)
     if mask.numel():
@@ -233,7 +233,7 @@ def _blind_row(uniform: Tensor) -> Tensor:
     return mask
 
 
-def _blind_start(uniform: Tensor) -> Tensor:
+def _masked_start(uniform: Tensor) -> Tensor:
     """The first blocks of keys are hidden, at least one key stays."""
     keys = uniform.shape[-1]
     hidden = min(keys - 1, 2 * keys // 3)
@@ -241,7 +241,7 @@ def _blind_start(uniform: Tensor) -> Tensor:
 
 
 def _one_key(uniform: Tensor) -> Tensor:
-    """Each row sees exactly one key."""
+    """Each row attends to exactly one key."""
     return uniform == uniform.amax(dim=-1, keepdim=True) if uniform.numel() else uniform > 1
 
 
@@ -249,8 +249,8 @@ MASKS: dict[str, Callable[[Tensor], Tensor]] = {
     "random": _random,
     "padding": _padding,
     "left padding": _left_padding,
-    "blind row": _blind_row,
-    "blind start": _blind_start,
+    "fully masked row": _fully_masked_row,
+    "masked start": _masked_start,
     "one key": _one_key,
 }
 
@@ -306,7 +306,7 @@ LAYOUTS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-# What one sample hides another may see in "expanded", which has one sample's numbers in all.
+# What one sample hides another may attend to in "expanded", which has one sample's numbers in all.
 OWN_NUMBERS = [name for name in LAYOUTS if name != "expanded"]
 
 

@@ -11,13 +11,13 @@ from verification import oracle
 from verification.judge import Subject
 from verification.problems import Problem
 
-Check = Callable[[Subject, Problem], None]
+PropertyAt = Callable[[Subject, Problem], None]
 
 # Problems put to the subject before the smallest so far is told; in the interpreter each takes seconds.
 MOST, MOST_INTERPRETED = 200, 20
 
 
-def shrunk(check: Check, subject: Subject, problem: Problem, failure: Exception) -> tuple[Problem, Exception]:
+def shrunk(check: PropertyAt, subject: Subject, problem: Problem, failure: Exception) -> tuple[Problem, Exception]:
     """The smallest problem, reached from that one field by field, under which the check still fails, and how.
 
     Only failures of the same type count, and no problem under which the formula itself would fail the check.
@@ -49,7 +49,7 @@ def _smaller(problem: Problem) -> Iterator[Problem]:
                 yield candidate
 
 
-def _failure(check: Check, subject: Subject, problem: Problem) -> Exception | None:
+def _failure(check: PropertyAt, subject: Subject, problem: Problem) -> Exception | None:
     try:
         check(subject, problem)
     except Exception as failure:

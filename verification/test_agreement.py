@@ -2,19 +2,19 @@
 
 import torch
 
-from verification.claims import claim
 from verification.judge import Subject, assert_same_bits
 from verification.problems import Problem, problems
+from verification.property import for_all
 
 
-@claim(
+@for_all(
     problems(),
     Problem(queries=65, keys=129, dim=64, dtype="float16", causal=True),
     Problem(queries=129, keys=65, dim=64, dtype="bfloat16", causal=True),
     Problem(batch=2, heads=2, kv_heads=2, queries=2, keys=3, mask="padding", mask_shared="hq"),
     Problem(batch=2, heads=6, kv_heads=2, queries=3, keys=5, dim=8, layout="heads inside"),
     Problem(queries=2, keys=160, dim=2, scores="falling"),
-    Problem(queries=2, keys=160, dim=2, mask="blind start"),
+    Problem(queries=2, keys=160, dim=2, mask="masked start"),
     Problem(heads=2, kv_heads=2, keys=2, queries=2, dim=3, value_dim=5),
     Problem(keys=2, dim=4, scale=1.0),
     Problem(queries=2, keys=1100, dim=2, scores="falling"),
@@ -39,12 +39,14 @@ def test_the_output_agrees_with_the_formula(subject: Subject, problem: Problem) 
     subject.compare(problem, "output", out, exact.output, subject.budget(problem, q, k, v, exact))
 
 
-@claim(
-    problems(mask="blind row"), Problem(queries=2, keys=2, mask="blind row"), Problem(queries=3, keys=1, causal=True)
+@for_all(
+    problems(mask="fully masked row"),
+    Problem(queries=2, keys=2, mask="fully masked row"),
+    Problem(queries=3, keys=1, causal=True),
 )
-def test_a_row_that_sees_no_key_is_exactly_zero(subject: Subject, problem: Problem) -> None:
+def test_a_fully_masked_row_is_exactly_zero(subject: Subject, problem: Problem) -> None:
     """No live key: O_i = 0 to the bit, neither NaN nor the mean of the values."""
     q, k, v, mask = problem.tensors()
-    blind = ~subject.exact(problem, q, k, v, mask).visible.any(dim=-1)
-    out = subject.attend(q, k, v, **problem.options(mask))[blind]
-    assert_same_bits(out, torch.zeros_like(out), "a row that sees no key is not zero")
+    fully_masked = ~subject.exact(problem, q, k, v, mask).visible.any(dim=-1)
+    out = subject.attend(q, k, v, **problem.options(mask))[fully_masked]
+    assert_same_bits(out, torch.zeros_like(out), "a fully masked row is not zero")

@@ -45,7 +45,7 @@ def test_without_scaling_the_softmax_saturates_and_its_gradient_vanishes() -> No
 
 
 def test_the_worked_example_has_the_causal_pattern() -> None:
-    """5: in "<start> I am fine" each word sees itself and what came before: a lower triangle of weights."""
+    """5: in "<start> I am fine" each word attends to itself and what came before: a lower triangle of weights."""
     torch.manual_seed(0)
     words = ["<start>", "I", "am", "fine"]
     q, k = torch.randn(1, 1, len(words), 8), torch.randn(1, 1, len(words), 8)
@@ -91,7 +91,7 @@ def test_the_number_of_parameters_does_not_depend_on_the_heads(d_model: int) -> 
         assert sum(weight.numel() for weight in layer.parameters()) == 4 * d_model**2
 
 
-def test_heads_do_not_see_one_another() -> None:
+def test_heads_are_independent() -> None:
     """4.3: the heads are independent, so changing one head's input changes no other head's output."""
     torch.manual_seed(0)
     q, k, v = (torch.randn(1, 8, 5, 64) for _ in range(3))

@@ -6,14 +6,14 @@ import torch
 from torch import Tensor
 
 from verification import budget
-from verification.claims import claim
 from verification.judge import Subject, assert_same_bits, one_may_be_refused
 from verification.problems import OWN_NUMBERS, Problem, problems
+from verification.property import for_all
 
 THREADS = 4
 
 
-@claim(
+@for_all(
     problems(layout="contiguous"),
     Problem(batch=2, heads=4, kv_heads=2, queries=3, keys=5, dim=4),
     Problem(batch=2, heads=2, kv_heads=2, queries=17, keys=40, dim=8, causal=True),
@@ -37,7 +37,7 @@ def test_the_layout_of_the_inputs_does_not_matter(subject: Subject, problem: Pro
     subject.compare(problem, "output with one sample expanded", out, exact.output, allowed)
 
 
-@claim(
+@for_all(
     problems(grad_layout="contiguous"),
     Problem(batch=2, heads=4, kv_heads=2, queries=3, keys=5, dim=4),
     Problem(batch=2, heads=2, kv_heads=2, queries=17, keys=40, dim=8, causal=True, layout="heads inside"),
@@ -56,7 +56,7 @@ def test_the_layout_of_the_incoming_gradient_does_not_matter(subject: Subject, p
             subject.compare_gradients(problem, answers, right, allowed, f", dO {name}")
 
 
-@claim(
+@for_all(
     problems(),
     Problem(queries=2, keys=3, dim=2),
     Problem(batch=2, heads=2, kv_heads=1, queries=5, keys=40, dim=8, mask="padding"),
@@ -91,10 +91,10 @@ def test_a_call_leaves_no_trace(subject: Subject, problem: Problem) -> None:
             assert_same_bits(again, first, "after another call the same call gave another output")
 
 
-@claim(
+@for_all(
     problems(),
     Problem(queries=2, keys=3, dim=2, causal=True),
-    Problem(heads=4, kv_heads=2, queries=3, keys=40, dim=8, mask="blind row"),
+    Problem(heads=4, kv_heads=2, queries=3, keys=40, dim=8, mask="fully masked row"),
     calls=9,
 )
 def test_the_output_does_not_depend_on_who_wants_gradients(subject: Subject, problem: Problem) -> None:
@@ -123,7 +123,7 @@ def test_the_output_does_not_depend_on_who_wants_gradients(subject: Subject, pro
                 subject.compare(problem, f"gradient of {name} {told}", answer, right[at], gradient_budget[at])
 
 
-@claim(
+@for_all(
     problems(layout="contiguous"),
     Problem(queries=2, keys=3, dim=2),
     Problem(heads=2, queries=3, keys=40, dim=8, mask="random", dtype="float16"),
@@ -144,7 +144,7 @@ def test_what_is_changed_in_place_is_seen(subject: Subject, problem: Problem) ->
         subject.compare(problem, told, out, exact.output, subject.budget(problem, q, k, v, exact))
 
 
-@claim(
+@for_all(
     problems(),
     Problem(queries=2, keys=3, dim=2),
     Problem(batch=2, heads=2, queries=3, keys=40, dim=8, causal=True, dtype="float16"),
@@ -168,7 +168,7 @@ def test_a_backward_pass_may_come_late_and_twice(subject: Subject, problem: Prob
         subject.compare_gradients(one, answers, right, allowed, f" {told}")
 
 
-@claim(
+@for_all(
     problems(value_dim=0, mask=None),
     Problem(queries=3, keys=3, dim=2),
     Problem(heads=2, kv_heads=2, queries=40, keys=40, dim=8, causal=True),
@@ -190,7 +190,7 @@ def test_one_tensor_may_be_query_key_and_value(subject: Subject, problem: Proble
     subject.compare(problem, "gradient", answer, total, budgets + roundings)
 
 
-@claim(
+@for_all(
     problems(),
     Problem(batch=2, heads=2, kv_heads=1, queries=3, keys=5, dim=4),
     Problem(queries=3, keys=1, dim=4, causal=True),
@@ -206,7 +206,7 @@ def test_empty_inputs_keep_their_shape(subject: Subject, problem: Problem) -> No
             assert_same_bits(out, torch.zeros_like(out), "without keys the output is not zero")
 
 
-@claim(None, Problem(queries=35, keys=35, dim=64), Problem(heads=3, queries=131, keys=131, dim=64, causal=True))
+@for_all(None, Problem(queries=35, keys=35, dim=64), Problem(heads=3, queries=131, keys=131, dim=64, causal=True))
 def test_the_number_of_threads_does_not_matter(subject: Subject, problem: Problem) -> None:
     """Output and gradients of 4 threads are the formula's; neither the heads nor the rows divide evenly among them."""
     q, k, v, mask = problem.tensors()

@@ -6,9 +6,9 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
-from verification.claims import claim
 from verification.judge import Subject, assert_no_leak, assert_same_bits
 from verification.problems import Problem, problems
+from verification.property import for_all
 
 _CAUSAL = problems(causal=True, layout=st.sampled_from(["contiguous", "heads inside", "sliced"]))
 _PINNED = (
@@ -25,7 +25,7 @@ def _first_future_key(problem: Problem) -> int:
     return (problem.keys + 1) // 2
 
 
-@claim(_CAUSAL, *_PINNED)
+@for_all(_CAUSAL, *_PINNED)
 def test_the_future_does_not_reach_the_past(subject: Subject, problem: Problem) -> None:
     """Changing K_j and V_j for j >= t changes no bit of O_i for i + keys - queries < t."""
     q, k, v, mask = problem.tensors()
@@ -48,7 +48,7 @@ def test_the_future_does_not_reach_the_past(subject: Subject, problem: Problem) 
     assert_no_leak(changed, out[:, :, :past], told, keys, lambda key: with_changed(slice(key, key + 1)))
 
 
-@claim(_CAUSAL, *_PINNED)
+@for_all(_CAUSAL, *_PINNED)
 def test_the_past_has_no_gradient_from_the_future(subject: Subject, problem: Problem) -> None:
     """d O_i / d K_j = d O_i / d V_j = 0 exactly for j > i + keys - queries."""
     q, k, v, mask = problem.tensors()
@@ -61,7 +61,7 @@ def test_the_past_has_no_gradient_from_the_future(subject: Subject, problem: Pro
         assert_same_bits(grad, torch.zeros_like(grad), f"the gradient of {name} from key {future} on, for past queries")
 
 
-@claim(
+@for_all(
     problems(causal=True, mask=None),
     *(replace(p, mask=None) for p in _PINNED),
     Problem(queries=3, keys=2, causal=True),

@@ -7,15 +7,15 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from verification import budget
-from verification.claims import claim
 from verification.judge import Subject
 from verification.problems import Problem, problems
+from verification.property import for_all
 
 _PINNED = (
     Problem(queries=2, keys=2, dim=2, causal=True),
     Problem(queries=65, keys=129, dim=8, causal=True),
     Problem(batch=2, heads=6, kv_heads=2, queries=3, keys=5, dim=8),
-    Problem(queries=2, keys=3, mask="blind row"),
+    Problem(queries=2, keys=3, mask="fully masked row"),
     Problem(queries=3, keys=2, dim=2, value_dim=3, grad_layout="expanded", batch=2),
     Problem(queries=70, keys=3, dim=2, dtype="float16"),
     Problem(queries=2, keys=1100, dim=2),
@@ -50,24 +50,24 @@ _LARGER = (
 )
 
 
-@claim(problems(), *_PINNED, *_LARGER)
+@for_all(problems(), *_PINNED, *_LARGER)
 def test_the_gradients_agree_with_the_formula(subject: Subject, problem: Problem) -> None:
     """|dQ - dQ*| <= b(dQ), and the same for dK and dV, elementwise; * is the float64 formula, differentiated."""
     subject.compare_gradients(problem, *_judged(subject, problem), "")
 
 
-@claim(problems(), *_PINNED)
+@for_all(problems(), *_PINNED)
 def test_the_gradient_of_the_values_is_dealt_out_whole(subject: Subject, problem: Problem) -> None:
     """sum_j dV_j = sum_i dO_i over the queries that see a key: the rows of P sum to one."""
     (_, _, grad_v), _, (_, _, allowed) = _judged(subject, problem)
     q, k, v, mask = problem.tensors()
-    sees_a_key = subject.exact(problem, q, k, v, mask).visible.any(dim=-1, keepdim=True)
-    given = (problem.grad_out().double() * sees_a_key).sum(dim=2, keepdim=True)
+    attends_to_a_key = subject.exact(problem, q, k, v, mask).visible.any(dim=-1, keepdim=True)
+    given = (problem.grad_out().double() * attends_to_a_key).sum(dim=2, keepdim=True)
     given = given.unflatten(1, (problem.kv_heads, -1)).sum(dim=2)
     subject.compare(problem, "sum of dV", grad_v.sum(dim=2, keepdim=True), given, allowed.sum(dim=2, keepdim=True))
 
 
-@claim(problems(), *_PINNED)
+@for_all(problems(), *_PINNED)
 def test_a_shift_of_all_keys_has_no_gradient(subject: Subject, problem: Problem) -> None:
     """sum_j dK_j = 0: adding one vector to every key changes no weight."""
     (_, grad_k, _), _, (_, allowed, _) = _judged(subject, problem)
@@ -75,7 +75,7 @@ def test_a_shift_of_all_keys_has_no_gradient(subject: Subject, problem: Problem)
     subject.compare(problem, "sum of dK", total, torch.zeros_like(total), allowed.sum(dim=2, keepdim=True))
 
 
-@claim(problems(), *_PINNED)
+@for_all(problems(), *_PINNED)
 def test_a_change_of_basis_has_no_gradient(subject: Subject, problem: Problem) -> None:
     """Q^T dQ = (K^T dK)^T for each kv head: q -> q M with k -> k M^-T changes no score."""
     (grad_q, grad_k, _), _, (allowed_q, allowed_k, _) = _judged(subject, problem)
@@ -90,7 +90,7 @@ def test_a_change_of_basis_has_no_gradient(subject: Subject, problem: Problem) -
     subject.compare(problem, "Q^T dQ", of_q, of_k, allowed)
 
 
-@claim(
+@for_all(
     problems(scores=st.sampled_from(["normal", "ties"])),
     Problem(queries=2, keys=3, dim=2, dtype="float16"),
     Problem(queries=3, keys=40, dim=8, causal=True),
@@ -115,7 +115,7 @@ _HAS_NO_SECOND = re.compile(
 )
 
 
-@claim(
+@for_all(
     problems(
         **{size: st.integers(1, 6) for size in ("queries", "keys", "dim")},
         value_dim=0,

@@ -1,4 +1,4 @@
-"""Claims about the layer: equal weights give equal results, however they are projected and dealt out to heads."""
+"""Properties of the layer: equal weights give equal results, however they are projected and dealt out to heads."""
 
 import torch
 from torch import Tensor, nn
@@ -6,9 +6,9 @@ from torch import Tensor, nn
 import implementations
 from implementations import SelfAttention
 from verification import budget, oracle
-from verification.claims import claim
 from verification.judge import Subject
 from verification.problems import Problem, problems
+from verification.property import for_all
 
 _LAYERS = problems(mask=None, layout="contiguous", value_dim=0, scale=None, scores="normal", dtype="float32")
 _PINNED = (
@@ -63,7 +63,7 @@ def _single_head(layer: SelfAttention) -> nn.Module:
     return SingleHead()
 
 
-@claim(_LAYERS, *_PINNED)
+@for_all(_LAYERS, *_PINNED)
 def test_the_layer_agrees_with_the_formula(subject: Subject, problem: Problem) -> None:
     """y = Concat_i(attend(x W_Q^i, x W_K^i, x W_V^i)) W_O, within the budget of its three links."""
     layer, x = _layer(subject, problem), _x(subject, problem)
@@ -71,7 +71,7 @@ def test_the_layer_agrees_with_the_formula(subject: Subject, problem: Problem) -
     subject.compare(problem, "layer's output", layer(x, causal=problem.causal), right, allowed)
 
 
-@claim(_LAYERS, *_PINNED)
+@for_all(_LAYERS, *_PINNED)
 def test_fused_and_separate_projections_agree(subject: Subject, problem: Problem) -> None:
     """One product with W_QKV = three products with W_Q, W_K and W_V: x -> q, k, v and the layer's output."""
     layer, x = _layer(subject, problem), _x(subject, problem)
@@ -89,7 +89,7 @@ def test_fused_and_separate_projections_agree(subject: Subject, problem: Problem
         subject.compare(problem, "projection", one, other.double(), 2 * allowed)
 
 
-@claim(_LAYERS, *_PINNED)
+@for_all(_LAYERS, *_PINNED)
 def test_one_head_is_the_single_head_layer(subject: Subject, problem: Problem) -> None:
     """heads = 1: y = softmax(x W_Q (x W_K)^T / sqrt(d_model)) x W_V W_O, the article's 3.1."""
     layer, x = subject.layer(problem.heads * problem.dim, 1, 1, problem.seed), _x(subject, problem)
@@ -98,7 +98,7 @@ def test_one_head_is_the_single_head_layer(subject: Subject, problem: Problem) -
     subject.compare(problem, "single-head output", layer(x), right, allowed)
 
 
-@claim(_LAYERS, *_PINNED)
+@for_all(_LAYERS, *_PINNED)
 def test_one_large_projection_is_the_small_ones_side_by_side(subject: Subject, problem: Problem) -> None:
     """MultiHead = Concat(head_1, ..., head_h) W_O with head_i from its own small matrices, the article's 4.2."""
     layer, x = _layer(subject, problem), _x(subject, problem)

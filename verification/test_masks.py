@@ -4,12 +4,12 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
-from verification.claims import claim
 from verification.judge import Subject, assert_no_leak, assert_same_bits, one_may_be_refused
 from verification.problems import MASKS, OWN_NUMBERS, Problem, problems
+from verification.property import for_all
 
 
-@claim(
+@for_all(
     problems(mask=None, causal=False),
     Problem(queries=3, keys=5, dim=4),
     Problem(queries=2, keys=1100, dim=2),
@@ -37,10 +37,10 @@ def test_masking_keys_is_deleting_them(subject: Subject, problem: Problem) -> No
             subject.compare(problem, f"output of sample {sample}", out[one], right, allowed)
 
 
-@claim(
+@for_all(
     problems(mask=st.sampled_from(list(MASKS)), layout=st.sampled_from(OWN_NUMBERS)),
     Problem(queries=2, keys=3, mask="random"),
-    Problem(queries=2, keys=40, dim=4, mask="blind start"),
+    Problem(queries=2, keys=40, dim=4, mask="masked start"),
     Problem(queries=2, keys=3, mask="random", dtype="float16"),
     Problem(queries=2, keys=3, mask="one key", dtype="float16", scores="large"),
     Problem(queries=33, keys=70, dim=8, causal=True, mask="padding", dtype="bfloat16"),
@@ -71,7 +71,7 @@ def test_what_lies_in_a_masked_place_does_not_matter(subject: Subject, problem: 
         assert_no_leak(changed, out, told, keys, lambda key, g=garbage: with_garbage(g, ~seen & (place == key)))
 
 
-@claim(
+@for_all(
     problems(causal=True, mask=st.sampled_from(list(MASKS))),
     Problem(queries=2, keys=2, causal=True, mask="random", seed=2),
     Problem(queries=65, keys=65, dim=8, causal=True, mask="random"),
@@ -88,7 +88,7 @@ def test_a_mask_and_the_causal_flag_intersect(subject: Subject, problem: Problem
     subject.compare(problem, "output under their intersection", one, exact.output, allowed)
 
 
-@claim(
+@for_all(
     problems(mask=st.sampled_from(list(MASKS)), mask_shared=st.sampled_from(["b", "h", "q", "bh", "bq", "hq", "bhq"])),
     Problem(batch=2, heads=2, kv_heads=2, queries=2, keys=2, mask="random", mask_shared="h"),
     Problem(batch=2, heads=2, kv_heads=2, queries=2, keys=2, mask="random", mask_shared="b"),
@@ -125,13 +125,13 @@ def test_a_broadcast_mask_is_the_expanded_one(subject: Subject, problem: Problem
         subject.compare_gradients(problem, answers, right, gradient_budget, " with the mask without leading axes")
 
 
-@claim(
-    problems(mask="blind row"),
-    Problem(queries=3, keys=4, mask="blind row"),
-    Problem(batch=2, heads=2, kv_heads=2, queries=3, keys=3, mask="blind row", causal=True),
+@for_all(
+    problems(mask="fully masked row"),
+    Problem(queries=3, keys=4, mask="fully masked row"),
+    Problem(batch=2, heads=2, kv_heads=2, queries=3, keys=3, mask="fully masked row", causal=True),
 )
 def test_a_mask_of_one_column_shows_all_keys_or_none(subject: Subject, problem: Problem) -> None:
-    """The axis of the keys may be 1 as well: a row then sees every key or none, and so for a mask of no axis."""
+    """The axis of the keys may be 1 as well: a row then attends to every key or none, and so for a mask of no axis."""
     q, k, v, mask = problem.tensors()
     assert mask is not None
     forms = {"of one column": mask[..., :1]}
@@ -145,18 +145,20 @@ def test_a_mask_of_one_column_shows_all_keys_or_none(subject: Subject, problem: 
             )
 
 
-@claim(
-    problems(mask="blind row"),
-    Problem(queries=2, keys=2, mask="blind row"),
+@for_all(
+    problems(mask="fully masked row"),
+    Problem(queries=2, keys=2, mask="fully masked row"),
     Problem(queries=3, keys=1, causal=True),
-    Problem(queries=40, keys=70, dim=8, mask="blind row", dtype="float16"),
+    Problem(queries=40, keys=70, dim=8, mask="fully masked row", dtype="float16"),
 )
-def test_a_row_that_sees_no_key_has_no_gradient(subject: Subject, problem: Problem) -> None:
-    """dQ_i = 0 exactly where no key is seen, and every gradient of the others is finite."""
+def test_a_fully_masked_row_has_no_gradient(subject: Subject, problem: Problem) -> None:
+    """dQ_i = 0 exactly of fully masked rows, and every gradient of the others is finite."""
     q, k, v, mask = problem.tensors()
-    blind = ~subject.exact(problem, q, k, v, mask).visible.any(dim=-1)
+    fully_masked = ~subject.exact(problem, q, k, v, mask).visible.any(dim=-1)
     grads = subject.gradients(problem, q, k, v, mask, problem.grad_out())
-    assert_same_bits(grads[0][blind], torch.zeros_like(grads[0][blind]), "a row that sees no key has a gradient")
+    assert_same_bits(
+        grads[0][fully_masked], torch.zeros_like(grads[0][fully_masked]), "a fully masked row has a gradient"
+    )
     for name, grad in zip("QKV", grads, strict=True):
         wrong = ~grad.isfinite()
         assert_same_bits(wrong, torch.zeros_like(wrong), f"the gradient of {name} is not finite")

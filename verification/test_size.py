@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from verification.claims import claim
 from verification.judge import LEFT_OUT, Subject, one_may_be_refused
 from verification.memory import with_extra_bytes
 from verification.problems import Problem
+from verification.property import for_all
 
 # One more than 16 bits count, which is also what an axis of a CUDA grid takes; in the interpreter, than 8 bits do.
 MANY, MANY_INTERPRETED = 65_537, 257
@@ -21,7 +21,7 @@ MANY, MANY_INTERPRETED = 65_537, 257
 FAR, BEFORE = 2**30, 2**31
 
 
-@claim(
+@for_all(
     None,
     Problem(batch=MANY, keys=2),
     Problem(heads=MANY, kv_heads=1, keys=2),
@@ -45,7 +45,7 @@ def test_nothing_ends_where_a_counter_does(subject: Subject, problem: Problem) -
     subject.compare_gradients(problem, answers, right, allowed, "")
 
 
-@claim(
+@for_all(
     None,
     Problem(batch=5, queries=4, keys=4, dim=2, mask="random", dtype="float16"),
     Problem(heads=5, kv_heads=5, queries=4, keys=4, dim=2, mask="random", dtype="float16"),

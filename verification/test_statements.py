@@ -6,9 +6,9 @@ import pytest
 import torch
 from hypothesis import strategies as st
 
-from verification.claims import claim
 from verification.judge import Subject, assert_same_bits, one_may_be_refused
 from verification.problems import DTYPES, OWN_NUMBERS, Problem, problems
+from verification.property import for_all
 
 
 def test_plain_attention_is_answered(subject: Subject) -> None:
@@ -21,7 +21,7 @@ def test_plain_attention_is_answered(subject: Subject) -> None:
     assert subject.evidence.calls, f"it refuses plain attention: {'; '.join(subject.evidence.refusals)}"
 
 
-@claim(problems(), Problem(batch=2, heads=4, kv_heads=2, queries=65, keys=130, dim=64), calls=3)
+@for_all(problems(), Problem(batch=2, heads=4, kv_heads=2, queries=65, keys=130, dim=64), calls=3)
 def test_the_same_call_gives_the_same_bits(subject: Subject, problem: Problem) -> None:
     """Stated as `deterministic`: two calls agree to the bit, forward and backward. Otherwise within the budget."""
     q, k, v, mask = problem.tensors()
@@ -43,7 +43,7 @@ def test_the_same_call_gives_the_same_bits(subject: Subject, problem: Problem) -
 
 @pytest.mark.parametrize("place", ["key", "value"])
 def test_how_far_a_nan_in_a_masked_place_reaches(subject: Subject, place: str) -> None:
-    """Masked in all rows, or only in some: what the rows that may not see it show is what `masked_nonfinite` states."""
+    """Masked in all rows, or only in some: what the other rows show is what `masked_nonfinite` states."""
     problem = Problem(queries=8, keys=8, dim=8, seed=1, device=str(subject.device))
     q, k, v, _ = problem.tensors()
     mask = torch.ones(1, 1, 8, 8, dtype=torch.bool, device=subject.device)
@@ -55,14 +55,14 @@ def test_how_far_a_nan_in_a_masked_place_reaches(subject: Subject, place: str) -
         poisoned[:, :, key] = float("nan")
         out = subject.attend(q, poisoned if place == "key" else k, poisoned if place == "value" else v, mask=mask)
         if out[:, :, unseen_by].isnan().any():
-            reach = "leaks" if key == 3 else "unseen keys"
+            reach = "leaks" if key == 3 else "fully masked keys"
     # Stated is what a value does; a key may reach less far, as where a kernel clears what it loads.
     stated = subject.facts.masked_nonfinite
     subject.evidence.stated = f"NaN in a masked {place}: {reach}"
     if stated is not None and place == "value":
         assert reach == stated, f"{reach!r} is how far a NaN in a masked value reaches; the backend states {stated!r}"
     if stated is not None and place == "key":
-        order = ["per row", "unseen keys", "leaks"]
+        order = ["per row", "fully masked keys", "leaks"]
         assert order.index(reach) <= order.index(stated), (
             f"{reach!r} is how far a NaN in a masked key reaches; the backend states {stated!r}"
         )
@@ -72,15 +72,15 @@ def test_how_far_a_nan_in_a_masked_place_reaches(subject: Subject, place: str) -
 _SCALES = st.sampled_from([None, 1.0, 0.25, -0.5])
 
 
-@claim(problems(mask=None, causal=False, scale=_SCALES), Problem(queries=2, keys=3, dim=2), Problem())
-def test_a_nan_in_a_visible_place_shows_in_every_row_that_sees_it(subject: Subject, problem: Problem) -> None:
+@for_all(problems(mask=None, causal=False, scale=_SCALES), Problem(queries=2, keys=3, dim=2), Problem())
+def test_a_nan_that_is_not_masked_shows_in_every_row_that_attends_to_it(subject: Subject, problem: Problem) -> None:
     """A NaN in V_j is in that feature of every row, one in K_j in every element, unless `hides_nan` says otherwise."""
     q, k, v, _ = problem.tensors()
     place = problem.keys // 2
     poisoned = v.clone()
     poisoned[:, :, place, 0] = float("nan")
     out = subject.attend(q, k, poisoned, scale=problem.scale)
-    assert out[..., 0].isnan().all(), "a NaN in a value is hidden from a query that sees it"
+    assert out[..., 0].isnan().all(), "a NaN in a value is hidden from a query that attends to it"
     assert not out[..., 1:].isnan().any(), "a NaN in one feature of a value reaches another feature"
     poisoned = k.clone()
     poisoned[:, :, place] = float("nan")
@@ -89,26 +89,26 @@ def test_a_nan_in_a_visible_place_shows_in_every_row_that_sees_it(subject: Subje
     assert out.isnan().all() != hidden, (
         f"it states that a NaN in all keys is hidden, and shows {out.flatten()[0]}"
         if hidden
-        else "a NaN in a key is hidden from a query that sees it"
+        else "a NaN in a key is hidden from a query that attends to it"
     )
 
 
-@claim(
+@for_all(
     problems(layout=st.sampled_from(OWN_NUMBERS), scale=_SCALES),
     Problem(queries=3, keys=3, dim=2),
     Problem(batch=2, heads=2, queries=40, keys=40, dim=8, causal=True),
 )
 def test_a_nan_in_a_query_shows_in_its_row_alone(subject: Subject, problem: Problem) -> None:
-    """A NaN in Q_i is in every element of O_i, unless `hides_nan` says otherwise or it sees no key, and in no other."""
+    """A NaN in Q_i is in every element of O_i and in no other; not in O_i where `hides_nan` says so or it is masked."""
     q, k, v, mask = problem.tensors()
     place = problem.queries // 2
-    sees_a_key = subject.exact(problem, q, k, v, mask).visible.any(dim=-1)
+    attends_to_a_key = subject.exact(problem, q, k, v, mask).visible.any(dim=-1)
     poisoned = q.clone()
     poisoned[:, :, place, 0] = float("nan")
     out = subject.attend(problem.placed(poisoned, problem.layout), k, v, **problem.options(mask))
     others = torch.arange(problem.queries, device=subject.device) != place
     assert not out[:, :, others].isnan().any(), "a NaN in a query reaches another row"
-    row = out[:, :, place][sees_a_key[:, :, place]]
+    row = out[:, :, place][attends_to_a_key[:, :, place]]
     hidden = subject.device.type in subject.facts.hides_nan
     # What hides it gives zero; where a mask is given it may show all the same. What looks like an answer is wrong.
     shown = row.isnan() | (row == 0) if hidden else row.isnan()

@@ -5,12 +5,12 @@ from dataclasses import replace
 import torch
 from hypothesis import strategies as st
 
-from verification.claims import claim
 from verification.judge import Subject, one_may_be_refused
 from verification.problems import Problem, problems
+from verification.property import for_all
 
 
-@claim(
+@for_all(
     problems(causal=False),
     Problem(queries=2, keys=3, dim=4),
     Problem(queries=2, keys=130, dim=8, scores="rising"),
@@ -28,7 +28,7 @@ def test_the_order_of_the_keys_does_not_matter(subject: Subject, problem: Proble
     subject.compare(problem, "output with keys in another order", out, exact.output, allowed)
 
 
-@claim(
+@for_all(
     problems(keys=st.integers(2, 160)),
     Problem(queries=2, keys=2),
     Problem(queries=2, keys=130, dim=8, scores="rising"),
@@ -52,7 +52,7 @@ def test_two_halves_of_the_keys_merge_to_the_whole(subject: Subject, problem: Pr
     subject.compare(problem, "output merged from two halves", merged, whole.double(), allowed)
 
 
-@claim(
+@for_all(
     problems(queries=st.integers(2, 160)),
     Problem(queries=2, keys=2, causal=True),
     Problem(queries=66, keys=66, dim=8, causal=True),
@@ -74,7 +74,7 @@ def test_a_query_alone_is_the_query_in_its_block(subject: Subject, problem: Prob
         subject.compare(problem, f"output of query {i} alone", alone, exact.output[:, :, row], allowed[:, :, row])
 
 
-@claim(
+@for_all(
     problems(batch=st.integers(2, 3)),
     Problem(batch=3, heads=3, kv_heads=3, queries=2, keys=3, dim=2, mask="random", mask_shared="hq"),
     Problem(batch=2, heads=4, kv_heads=2, queries=5, keys=70, dim=8, causal=True),
@@ -100,13 +100,13 @@ def test_a_sample_alone_is_the_sample_in_its_batch(subject: Subject, problem: Pr
         subject.compare_gradients(problem, in_batch, right, gradient_budget, f" of sample {sample} in its batch")
 
 
-@claim(
+@for_all(
     problems(kv_heads=st.integers(2, 3), causal=False),
     Problem(heads=2, kv_heads=2, queries=2, keys=2, dim=2),
     Problem(heads=6, kv_heads=3, queries=3, keys=70, dim=8),
     Problem(heads=2, kv_heads=2, queries=2, keys=3, mask="random"),
 )
-def test_heads_do_not_see_one_another(subject: Subject, problem: Problem) -> None:
+def test_heads_are_independent(subject: Subject, problem: Problem) -> None:
     """The output of a query head is that of its q, its k and its v alone."""
     q, k, v, mask = problem.tensors()
     out = subject.attend(q, k, v, **problem.options(mask))
@@ -120,7 +120,7 @@ def test_heads_do_not_see_one_another(subject: Subject, problem: Problem) -> Non
         subject.compare(problem, f"output of head {head}", out[:, head : head + 1], exact.output, allowed)
 
 
-@claim(
+@for_all(
     problems(),
     Problem(heads=6, kv_heads=2, queries=2, keys=3, dim=4),
     Problem(heads=6, kv_heads=3, queries=3, keys=70, dim=8, causal=True),
@@ -143,7 +143,7 @@ def test_grouped_heads_are_repeated_heads(subject: Subject, problem: Problem) ->
     subject.compare_gradients(problem, grads, right, gradient_budget, " with grouped heads")
 
 
-@claim(
+@for_all(
     problems(scores=st.sampled_from(["normal", "ties", "zero"]), scale=None),
     Problem(queries=2, keys=3, dim=2),
     Problem(queries=2, keys=70, dim=8, causal=True),
@@ -167,7 +167,7 @@ def test_a_shift_of_all_keys_changes_nothing(subject: Subject, problem: Problem)
         subject.compare(problem, f"output with all scores shifted by {shift:g}", out, exact.output, allowed)
 
 
-@claim(
+@for_all(
     problems(scale=None, scores=st.sampled_from(["normal", "ties"])),
     Problem(queries=2, keys=3, dim=3),
     Problem(queries=2, keys=70, dim=65, dtype="float16"),
@@ -194,7 +194,7 @@ def test_the_scale_is_part_of_the_query(subject: Subject, problem: Problem) -> N
             subject.compare(problem, f"output with {name}", out, exact.output, allowed)
 
 
-@claim(problems(), Problem(queries=2, keys=3, dim=2), Problem(queries=2, keys=130, dim=8, scores="falling"))
+@for_all(problems(), Problem(queries=2, keys=3, dim=2), Problem(queries=2, keys=130, dim=8, scores="falling"))
 def test_outputs_lie_between_the_values(subject: Subject, problem: Problem) -> None:
     """min_j V_j <= O_i <= max_j V_j over the visible keys, feature by feature: a row of weights is a distribution."""
     q, k, v, mask = problem.tensors()
@@ -210,7 +210,7 @@ def test_outputs_lie_between_the_values(subject: Subject, problem: Problem) -> N
     subject.compare(problem, "output outside the range of the values", out, nearest, allowed)
 
 
-@claim(problems(), Problem(queries=2, keys=3, dim=2, dtype="float16"), Problem(keys=40, dim=8), calls=2)
+@for_all(problems(), Problem(queries=2, keys=3, dim=2, dtype="float16"), Problem(keys=40, dim=8), calls=2)
 def test_the_output_scales_with_the_values(subject: Subject, problem: Problem) -> None:
     """attend(Q, K, c V) = c attend(Q, K, V), for c = 2^60 and 2^-60, in float16 2^12 and 2^-12."""
     q, k, v, mask = problem.tensors()

@@ -1,15 +1,15 @@
-"""Claims about the weights, read through the values: the weights of a fused kernel are never in memory."""
+"""Properties of the weights, read through the values: the weights of a fused kernel are never in memory."""
 
 import torch
 
-from verification.claims import claim
 from verification.judge import Subject, assert_same_bits
 from verification.problems import Problem, problems
+from verification.property import for_all
 
 _LONG_EQUAL_ROW = Problem(keys=4096, dim=2, scores="zero", dtype="bfloat16")
 
 
-@claim(
+@for_all(
     problems(),
     _LONG_EQUAL_ROW,
     Problem(keys=4096, dim=2, scores="zero", dtype="float16"),
@@ -17,16 +17,18 @@ _LONG_EQUAL_ROW = Problem(keys=4096, dim=2, scores="zero", dtype="bfloat16")
     Problem(queries=2, keys=1100, dim=2, scores="rising"),
 )
 def test_rows_sum_to_one(subject: Subject, problem: Problem) -> None:
-    """sum_j P_ij = 1: where every value is one, so is the output; a row that sees no key gives zero."""
+    """sum_j P_ij = 1: where every value is one, so is the output; a fully masked row gives zero."""
     q, k, v, mask = problem.tensors()
     v = problem.placed(torch.ones_like(v), problem.layout)
     exact = subject.exact(problem, q, k, v, mask)
     out = subject.attend(q, k, v, **problem.options(mask))
-    sees_a_key = exact.visible.any(dim=-1, keepdim=True).expand_as(out)
-    subject.compare(problem, "sum of a row", out, sees_a_key.double(), subject.budget(problem, q, k, v, exact))
+    attends_to_a_key = exact.visible.any(dim=-1, keepdim=True).expand_as(out)
+    subject.compare(problem, "sum of a row", out, attends_to_a_key.double(), subject.budget(problem, q, k, v, exact))
 
 
-@claim(problems(value_dim=0), Problem(queries=33, keys=65, dim=64, causal=True), Problem(keys=3, dim=3, mask="one key"))
+@for_all(
+    problems(value_dim=0), Problem(queries=33, keys=65, dim=64, causal=True), Problem(keys=3, dim=3, mask="one key")
+)
 def test_the_weights_read_out_are_the_softmax(subject: Subject, problem: Problem) -> None:
     """With V_j = e_j the output row is the row of weights: P_ij = softmax_j(S_ij), exactly zero where masked."""
     q, k, v, mask = problem.tensors()
@@ -44,8 +46,10 @@ def test_the_weights_read_out_are_the_softmax(subject: Subject, problem: Problem
         assert_same_bits(read[masked], torch.zeros_like(read[masked]), "a masked key has a weight that is not zero")
 
 
-@claim(problems(scores="zero"), Problem(queries=3, keys=5, causal=True, scores="zero"), Problem(keys=13, scores="zero"))
-def test_a_zero_query_gives_the_mean_of_the_values_it_may_see(subject: Subject, problem: Problem) -> None:
+@for_all(
+    problems(scores="zero"), Problem(queries=3, keys=5, causal=True, scores="zero"), Problem(keys=13, scores="zero")
+)
+def test_a_zero_query_gives_the_mean_of_the_values_it_attends_to(subject: Subject, problem: Problem) -> None:
     """q = 0: every visible key weighs the same, O_i = mean of the visible V_j; under causality a prefix mean."""
     q, k, v, mask = problem.tensors()
     exact = subject.exact(problem, q, k, v, mask)

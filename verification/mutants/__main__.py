@@ -38,13 +38,13 @@ def main() -> int:
 
     def progress(row: dict[str, Any]) -> None:
         killers, crashes = len(row["killed_by"]), len(row["crashed"])
-        told = f"killed by {killers} of {len(properties())}" if killers else "SURVIVED"
+        message = f"killed by {killers} of {len(properties())}" if killers else "SURVIVED"
         if row["named"] not in row["killed_by"]:
-            told += f", NOT killed by {row['named']}, which it names"
+            message += f", NOT killed by {row['named']}, which it names"
         if crashes:
-            told += f", crashed in {crashes}"
+            message += f", crashed in {crashes}"
         elapsed = time.perf_counter() - started
-        print(f"{next(count):4} of {len(chosen)}  {elapsed:5.0f} s  {row['name']}: {told}", flush=True)
+        print(f"{next(count):4} of {len(chosen)}  {elapsed:5.0f} s  {row['name']}: {message}", flush=True)
 
     matrix = kill_matrix(chosen, list(properties()), progress, os.cpu_count() or 1)
     for name in matrix["kills_nothing"]:

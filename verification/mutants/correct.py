@@ -130,9 +130,9 @@ wide = scores.to(torch.promote_types(q.dtype, torch.float32))
         name="triton_dead_rows_selected_away",
         base="online_triton",
         file="_triton_kernels.py",
-        old='tl.where(dead, float("inf"), largest + tl.log2(tl.where(dead, 1.0, total)))',
-        new="largest + tl.log2(tl.where(dead, 1.0, total))",
-        why="a dead row is kept as -inf: the selects of the backward kernels hide what that gives",
+        old='tl.where(fully_masked, float("inf"), largest + tl.log2(tl.where(fully_masked, 1.0, total)))',
+        new="largest + tl.log2(tl.where(fully_masked, 1.0, total))",
+        why="a fully masked row is kept as -inf: the selects of the backward kernels hide what that gives",
     ),
     Mutant(
         name="triton_two_pass_normalised_last",

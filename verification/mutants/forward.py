@@ -130,7 +130,7 @@ exponentials = (scores - (scores.amax(dim=(-2, -1), keepdim=True) if scores.nume
         old="return q.shape[-1] ** -0.5",
         new="return (q.shape[1] * q.shape[-1]) ** -0.5",
         report="chelsea0x3b/dfdx#171, Graylab/DL4Proteins-notebooks#12, juho-lee/set_transformer#18",
-        killed_by="test_heads_do_not_see_one_another",
+        killed_by="test_heads_are_independent",
         why="the default scale comes from all heads together instead of from one",
     ),
     Mutant(
@@ -172,7 +172,7 @@ exponentials = (scores - (scores.amax(dim=(-2, -1), keepdim=True) if scores.nume
 kv_head = torch.arange(q.shape[1], device=q.device) // k.shape[1] % k.shape[1]
     k, v = k[:, kv_head], v[:, kv_head]""",
         report="PSAL-POSTECH/ONNXim#34",
-        killed_by="test_heads_do_not_see_one_another",
+        killed_by="test_heads_are_independent",
         why="the kv head is h // kv_heads: with as many kv heads as heads, all of them read the first",
     ),
     Mutant(
@@ -212,7 +212,7 @@ kv_head = torch.arange(q.shape[1], device=q.device) // k.shape[1] % k.shape[1]
         old="keys = self.key.shape[2]\n",
         new="keys = self.key.shape[2] // 8 * 8 or self.key.shape[2]\n",
         report="tile-ai/TileOPs#89, tile-ai/tilelang#1213, 66RING/tiny-flash-attention#12",
-        killed_by="test_a_zero_query_gives_the_mean_of_the_values_it_may_see",
+        killed_by="test_a_zero_query_gives_the_mean_of_the_values_it_attends_to",
         why="keys beyond the last multiple of 8 are left out",
     ),
     Mutant(
@@ -252,7 +252,7 @@ kv_head = torch.arange(q.shape[1], device=q.device) // k.shape[1] % k.shape[1]
         old="return weights @ v",
         new="return (weights @ v).nan_to_num(0.0)",
         report="tracel-ai/cubecl#1070",
-        killed_by="test_a_nan_in_a_visible_place_shows_in_every_row_that_sees_it",
+        killed_by="test_a_nan_that_is_not_masked_shows_in_every_row_that_attends_to_it",
         why="a NaN that a query does see comes out as a plausible zero",
     ),
 )

@@ -11,7 +11,7 @@ MUTANTS = (
         new=".tril(keys - queries + 1)",
         report="flashinfer-ai/flashinfer#348",
         killed_by="test_the_future_does_not_reach_the_past",
-        why="each query sees one key of its future",
+        why="each query attends to one key of its future",
     ),
     Mutant(
         name="causal_anchored_top_left",
@@ -21,7 +21,7 @@ MUTANTS = (
         new=".tril(0)",
         report="NVIDIA/cutlass#2336, microsoft/onnxruntime#29020, ml-explore/mlx#2835",
         killed_by="test_the_causal_flag_is_the_lower_right_triangle",
-        why="query i sees key j iff j <= i, whatever the two lengths are",
+        why="query i attends to key j iff j <= i, whatever the two lengths are",
     ),
     Mutant(
         name="causal_anchored_top_left_by_torch",
@@ -91,7 +91,7 @@ MUTANTS = (
         new="columns.start > self.last_key[0]",
         report="FluxML/NNkernels.jl#16",
         killed_by="test_the_future_does_not_reach_the_past",
-        why="a block of keys of which a query sees only a part is not masked",
+        why="a block of keys of which a query attends to only a part is not masked",
     ),
     Mutant(
         name="causal_limit_divided_by_the_group",
@@ -131,7 +131,7 @@ MUTANTS = (
         new=".tril(keys - queries).logical_not()",
         report="tilde-research/nsa-release#3",
         killed_by="test_the_future_does_not_reach_the_past",
-        why="a query sees exactly its future",
+        why="a query attends to exactly its future",
     ),
     Mutant(
         name="causal_with_one_wrong_entry",
@@ -141,7 +141,7 @@ MUTANTS = (
         new="    past[:1, -1:] = True\n    return past if mask is None else past & mask",
         report="octo-models/octo#75",
         killed_by="test_the_future_does_not_reach_the_past",
-        why="one entry above the diagonal is True: the first query sees the last key",
+        why="one entry above the diagonal is True: the first query attends to the last key",
     ),
     Mutant(
         name="mask_inverted",
@@ -212,7 +212,7 @@ if mask is not None:
         old="visibility(q, k, mask, causal)",
         new="visibility(q, k, mask if mask is None or mask.ndim < 3 else mask[..., :1, :, :], causal)",
         report="pytorch/pytorch#97409",
-        killed_by="test_heads_do_not_see_one_another",
+        killed_by="test_heads_are_independent",
         why="a mask for each head is not expected: all heads get that of the first",
     ),
     Mutant(
@@ -269,7 +269,7 @@ if mask is not None and mask.ndim == 4 and mask.shape[:2] == (q.shape[0], 1):
         old="weights = weights.masked_fill(~visible, 0.0)",
         new="pass",
         report="pytorch/pytorch#103963, pytorch/pytorch#103749, unslothai/unsloth#9848",
-        killed_by="test_a_row_that_sees_no_key_is_exactly_zero",
+        killed_by="test_a_fully_masked_row_is_exactly_zero",
         why="the softmax of a row without a key is 0 / 0",
     ),
     Mutant(
@@ -279,17 +279,17 @@ if mask is not None and mask.ndim == 4 and mask.shape[:2] == (q.shape[0], 1):
         old='scores.masked_fill_(~self.mask[..., columns], float("-inf"))',
         new="scores.masked_fill_(~self.mask[..., columns], -1e30)",
         report="microsoft/onnxruntime#28904, microsoft/onnxruntime#28958",
-        killed_by="test_a_row_that_sees_no_key_is_exactly_zero",
+        killed_by="test_a_fully_masked_row_is_exactly_zero",
         why="masked scores are -1e30, and a row of nothing else has equal weights",
     ),
     Mutant(
         name="dead_row_is_what_torch_gives",
         base="sdpa_flash",
         file="_sdpa.py",
-        old="return out if blind is None else out.masked_fill(blind, 0.0)",
+        old="return out if fully_masked is None else out.masked_fill(fully_masked, 0.0)",
         new="return out",
         report="ml-explore/mlx#2395, ml-explore/mlx#2626",
-        killed_by="test_a_row_that_sees_no_key_is_exactly_zero",
+        killed_by="test_a_fully_masked_row_is_exactly_zero",
         why="a row without a key is shown every key and not set to zero afterwards",
     ),
     Mutant(
@@ -311,8 +311,8 @@ if mask is not None and mask.ndim == 4 and mask.shape[:2] == (q.shape[0], 1):
     weights = scores.softmax(dim=-1)
 """,
         report="huggingface/transformers#27114, google/flax#982, pytorch/pytorch#109517",
-        killed_by="test_a_row_that_sees_no_key_is_exactly_zero",
-        why="mask and causality each add the smallest number of the dtype: a dead row is a mean, or NaN by overflow",
+        killed_by="test_a_fully_masked_row_is_exactly_zero",
+        why="mask and causality each add the smallest number of the dtype: a fully masked row is a mean, or NaN",
     ),
     Mutant(
         name="dead_row_has_a_nan_gradient",
@@ -332,8 +332,8 @@ if mask is not None and mask.ndim == 4 and mask.shape[:2] == (q.shape[0], 1):
         weights = weights.nan_to_num(0.0)
 """,
         report="pytorch/pytorch#41508, pytorch/pytorch#196170, Xilinx/brevitas#1591",
-        killed_by="test_a_row_that_sees_no_key_has_no_gradient",
-        why="the NaN of a dead row is hidden after the softmax: the backward pass still meets it",
+        killed_by="test_a_fully_masked_row_has_no_gradient",
+        why="the NaN of a fully masked row is hidden after the softmax: the backward pass still meets it",
     ),
     Mutant(
         name="dead_row_guarded_on_one_path",
@@ -343,6 +343,6 @@ if mask is not None and mask.ndim == 4 and mask.shape[:2] == (q.shape[0], 1):
         new="        weights = weights.masked_fill(~visible, 0.0) if weights.requires_grad else weights",
         report="pytorch/pytorch#160064, pytorch/pytorch#190486",
         killed_by="test_the_output_does_not_depend_on_who_wants_gradients",
-        why="a dead row is zero while gradients are wanted and NaN without",
+        why="a fully masked row is zero while gradients are wanted and NaN without",
     ),
 )

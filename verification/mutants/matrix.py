@@ -26,7 +26,7 @@ def kill_matrix(
     `progress` is called with the row of each mutant as soon as that is known.
 
     killed_by       properties that the mutant broke: an assertion failed
-    crashed         properties under which it raised something else, which no property claims
+    crashed         properties under which it raised something else, which no property raises
     only_killer_of  mutants that one property alone kills; only properties with such a mutant
     kills_nothing   properties that kill no mutant
     """
@@ -75,8 +75,8 @@ def _outcome(name: str, subject: Subject) -> str:
         return "killed"
     except Flaky as failure:
         # A mutant with a memory may fail only the first time that a problem is put to it.
-        told = failure.exceptions if isinstance(failure, BaseExceptionGroup) else ()
-        if any(isinstance(error, AssertionError) for error in told):
+        causes = failure.exceptions if isinstance(failure, BaseExceptionGroup) else ()
+        if any(isinstance(error, AssertionError) for error in causes):
             return "killed"
         return _crashed(name, subject, failure)
     except Exception as error:

@@ -13,7 +13,7 @@ MUTANTS = (
         new="query + (keys - queries) + 1 if CAUSAL else keys - 1",
         report="flashinfer-ai/flashinfer#348",
         killed_by="test_the_future_does_not_reach_the_past",
-        why="each query sees one key of its future, within the blocks that it walks",
+        why="each query attends to one key of its future, within the blocks that it walks",
     ),
     Mutant(
         name="triton_causal_anchored_top_left",
@@ -109,7 +109,7 @@ MUTANTS = (
         new="return largest",
         report="flashinfer-ai/flashinfer#1178, ggml-org/llama.cpp#6438",
         killed_by="test_masking_keys_is_deleting_them",
-        why="while a row has seen no key, -inf - -inf is NaN",
+        why="while a row has met no key, -inf - -inf is NaN",
     ),
     Mutant(
         name="triton_scale_compounds",
@@ -160,7 +160,7 @@ MUTANTS = (
     q_tile = _rows(q, batch, head, query, queries, DIM, DIM_TILE, EDGE=True)
     last_key""",
         report="PSAL-POSTECH/ONNXim#34, BobMcDear/attorch#14",
-        killed_by="test_heads_do_not_see_one_another",
+        killed_by="test_heads_are_independent",
         why="the number of kv heads and the size of a group are mixed up in the forward kernel",
     ),
     Mutant(
@@ -232,10 +232,10 @@ MUTANTS = (
         base="online_triton",
         file=_KERNELS,
         old="""\
-                grad_scores = tl.where(seen, grad_scores, 0.0)
+                grad_scores = tl.where(attended, grad_scores, 0.0)
             grad =""",
         new="""\
-                grad_scores = grad_scores * seen
+                grad_scores = grad_scores * attended
             grad =""",
         report="ROCm/aiter#3551",
         killed_by="test_the_gradients_agree_with_the_formula",
@@ -245,8 +245,8 @@ MUTANTS = (
         name="triton_log_sum_exp_in_two_bases",
         base="online_triton",
         file=_KERNELS,
-        old="largest + tl.log2(tl.where(dead, 1.0, total))",
-        new="largest + tl.log(tl.where(dead, 1.0, total))",
+        old="largest + tl.log2(tl.where(fully_masked, 1.0, total))",
+        new="largest + tl.log(tl.where(fully_masked, 1.0, total))",
         report="pytorch/pytorch#181645",
         killed_by="test_the_gradient_of_the_values_is_dealt_out_whole",
         why="the maximum is kept in base two and the sum in base e",
@@ -309,7 +309,7 @@ MUTANTS = (
         new="total = total + tl.sum(tl.exp2(scores - shift[:, None]), 1)",
         report="Dao-AILab/flash-attention#991, deepseek-ai/FlashMLA#177",
         killed_by="test_rows_sum_to_one",
-        why="a larger maximum does not correct what the first sweep has summed so far",
+        why="a larger maximum does not correct what the first pass has summed so far",
     ),
     Mutant(
         name="triton_two_pass_second_sweep_unmasked",
@@ -348,7 +348,7 @@ MUTANTS = (
         old="row_share = 1.0 / tl.where(total == 0.0, 1.0, total)",
         new="row_share = 1.0 / total",
         report="pytorch/pytorch#103963, pytorch/pytorch#103749",
-        killed_by="test_a_row_that_sees_no_key_is_exactly_zero",
-        why="a row that sees no key is zero times infinity",
+        killed_by="test_a_fully_masked_row_is_exactly_zero",
+        why="a fully masked row is zero times infinity",
     ),
 )

@@ -27,7 +27,7 @@ HEAD = (
 
 
 def main() -> int:
-    """Exit status 1 where a configuration breaks a claim."""
+    """Exit status 1 where a configuration breaks a property."""
     parser = argparse.ArgumentParser(prog="python -m verification.static", description=__doc__)
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the table as JSON too")
     asked = parser.parse_args()
@@ -36,17 +36,19 @@ def main() -> int:
     started = time.perf_counter()
     for row in accounts(configurations):
         rows.append(row)
-        told = "; ".join(row["faults"]) or "holds"
+        message = "; ".join(row["faults"]) or "holds"
         elapsed = time.perf_counter() - started
         name = configurations[len(rows) - 1]
-        print(f"{len(rows):4} of {len(configurations)}  {elapsed:5.0f} s  {name}: {told}", file=sys.stderr, flush=True)
+        print(
+            f"{len(rows):4} of {len(configurations)}  {elapsed:5.0f} s  {name}: {message}", file=sys.stderr, flush=True
+        )
     for architecture in ARCHITECTURES:
         print("", architecture, *HEAD, sep="\n")
         for row in rows:
             if row["architecture"] == architecture:
                 print(line(row))
     broken = sum(bool(row["faults"]) for row in rows)
-    print(f"\n{len(rows)} configurations, {broken} of them break a claim")
+    print(f"\n{len(rows)} configurations, {broken} of them break a property")
     if asked.json:
         write(asked.json, "static", torch.device("cpu"), rows=rows)
         print(f"wrote {asked.json}")
@@ -54,10 +56,10 @@ def main() -> int:
 
 
 def line(row: dict[str, Any]) -> str:
-    """One line of the table, and one for each claim that is broken."""
+    """One line of the table, and one for each property that is broken."""
     tile = row["tile"]
     backend = row["backend"].removesuffix("_triton")
-    told = COLUMNS.format(
+    message = COLUMNS.format(
         f"{backend} {row['kernel']}" if row["kernel"] == "forward" else row["kernel"],
         row["dtype"],
         row["variant"],
@@ -72,7 +74,7 @@ def line(row: dict[str, Any]) -> str:
         f"{row['instructions_per_key']:.2f}",
         f"{row['programs_per_multiprocessor']}, {row['limited_by']}",
     )
-    return "\n".join([told, *(f"    BROKEN: {fault}" for fault in row["faults"])])
+    return "\n".join([message, *(f"    BROKEN: {fault}" for fault in row["faults"])])
 
 
 if __name__ == "__main__":

@@ -11,9 +11,9 @@ from typing import Any
 import torch
 
 from verification.static.architectures import ARCHITECTURES, occupancy
-from verification.static.claims import faults
 from verification.static.configurations import Configuration
 from verification.static.machine_code import Loop
+from verification.static.properties import faults
 
 
 def accounts(configurations: Iterable[Configuration], processes: int | None = None) -> Iterator[dict[str, Any]]:
@@ -72,20 +72,22 @@ def account(configuration: Configuration) -> dict[str, Any]:
 
 
 def inner_loop(configuration: Configuration, loops: Sequence[Loop]) -> int:
-    """Instructions of the loop that a long sequence spends its time in, of one warp; of both sweeps where it has two.
+    """Instructions of the loop that a long sequence spends its time in, of one warp; of both passes where it has two.
 
-    A sweep has two loops: over the blocks that every query sees, and over those at an edge, which have more to do. The
+    A pass has two loops: over the blocks that every query attends to, and over those at an edge, with more to do. The
     former is what counts, but under a mask every block is at an edge. A loop that has nothing to do, as the former
-    under a mask, may be missing. Of two sweeps the second multiplies more: there lies the widest step in the number of
+    under a mask, may be missing. Of two passes the second multiplies more: there lies the widest step in the number of
     products. Raises ValueError where the machine code looks otherwise.
     """
     loops = sorted(loops, key=lambda loop: loop.products)
-    sweeps = [loops]
+    passes = [loops]
     if configuration.backend == "two_pass_triton" and len(loops) > 1:
         steps = [more.products - fewer.products for fewer, more in pairwise(loops)]
         second = steps.index(max(steps)) + 1
-        sweeps = [loops[:second], loops[second:]]
-    if any(len(sweep) not in (1, 2) for sweep in sweeps):
-        raise ValueError(f"{configuration}: one or two inner loops for each sweep were wanted; there are {loops}")
+        passes = [loops[:second], loops[second:]]
+    if any(len(one) not in (1, 2) for one in passes):
+        raise ValueError(
+            f"{configuration}: one or two inner loops for each pass over the keys were wanted; there are {loops}"
+        )
     counts = max if configuration.variant == "masked" else min
-    return sum(counts(loop.instructions for loop in sweep) for sweep in sweeps)
+    return sum(counts(loop.instructions for loop in one) for one in passes)

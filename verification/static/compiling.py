@@ -29,7 +29,7 @@ from verification.static.machine_code import MachineCode, read_cuda, read_hip
 BATCH, HEADS = 2, 3
 
 
-class Elsewhere:
+class StubDriver:
     """A driver without a device: all that a launch asks of one before it compiles."""
 
     def __init__(self, target: GPUTarget) -> None:
@@ -54,7 +54,7 @@ def compiled(configuration: Configuration) -> CompiledKernel:
         launched[fn.jit_function.__name__] = fn.jit_function, compile
         return True  # and Triton compiles and launches nothing
 
-    triton.runtime.driver.set_active(Elsewhere(target))  # type: ignore[arg-type]
+    triton.runtime.driver.set_active(StubDriver(target))  # type: ignore[arg-type]
     with (
         mock.patch.object(knobs.runtime, "jit_cache_hook", take),
         mock.patch.object(_triton_launch, "tile_for", return_value=configuration.tile),
@@ -94,13 +94,13 @@ def machine_code(kernel: CompiledKernel) -> MachineCode:
 def _run(configuration: Configuration) -> None:
     strided = configuration.variant == "strided"
     length = 1023 if strided else 1024  # no kernel is compiled for a length, but for whether 16 divides it
-    sweep, causal = configuration.backend.removesuffix("_triton"), configuration.variant != "full"
+    passes, causal = configuration.backend.removesuffix("_triton"), configuration.variant != "full"
     q, k, v, out, grad_out = (_tensor(configuration, length) for _ in range(5))
     mask = None
     if configuration.variant == "masked":
         mask = torch.empty(BATCH, HEADS, length, length, dtype=torch.bool, device="meta")
     if configuration.kernel == "forward":
-        _triton_attention._forward(q, k, v, mask, causal, 1.0, sweep)
+        _triton_attention._forward(q, k, v, mask, causal, 1.0, passes)
         return
     lse = torch.empty(BATCH, HEADS, length, dtype=torch.float32, device="meta")
     _triton_attention._backward(grad_out, q, k, v, mask, out, lse, causal, 1.0)

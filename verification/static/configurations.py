@@ -2,8 +2,8 @@
 
 The head dims are the widths of the tile table: up to one of them every head dim takes the same tile, and is padded to
 the next power of two. Each kernel, dtype and width stands in the table in its causal form, which training uses, and
-which holds both loops: the blocks that everybody sees and those at an edge. What else the compiler treats differently
-is looked at where registers are scarcest in practice, at head dim 128 in bfloat16:
+which holds both loops: the blocks that every query attends to and those at an edge. What else the compiler treats
+differently is looked at where registers are scarcest in practice, at head dim 128 in bfloat16:
 
 full      not causal
 masked    causal, and a boolean mask of every score: pointers and loads beside everything else

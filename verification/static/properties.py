@@ -1,4 +1,4 @@
-"""What has to hold for a configuration that ships; each claim that it breaks gives a sentence.
+"""What has to hold for a configuration that ships; each property that it breaks gives a sentence.
 
 No machine instruction says which product of the source it belongs to. So each tl.dot is followed through the compiler:
 it is a tt.dot in Triton's first dialect, and in the last one (there once or more often, since loops are pipelined) its
@@ -21,7 +21,7 @@ _ON_TENSOR_CORE = re.compile(r"ttng\.|parent = #mma")
 def faults(
     configuration: Configuration, code: MachineCode, shared: int, programs: int, first: str, last: str
 ) -> list[str]:
-    """The claims that it breaks; `first` and `last` are the kernel in Triton's dialects, `shared` is in bytes."""
+    """The properties that it breaks; `first` and `last` are the kernel in Triton's dialects, `shared` is in bytes."""
     found = []
     if code.spill_bytes:
         found.append(f"{code.spill_bytes} bytes of registers are spilled")

@@ -1,4 +1,4 @@
-"""A property is a function of a subject and a problem; `@claim` looks for a problem that refutes it.
+"""A property is a function of a subject and a problem; `@for_all` looks for a problem that refutes it.
 
 Hypothesis draws problems and shrinks the first that fails. Only then are the pinned ones tried, and made smaller by
 `shrinking`: hypothesis would report a pinned problem as it stands. What they catch depends on no luck.
@@ -18,7 +18,7 @@ from hypothesis.strategies import SearchStrategy
 from verification import profiles as profiles
 from verification.judge import DeviceLost, Subject
 from verification.problems import Problem, on
-from verification.shrinking import Check, shrunk
+from verification.shrinking import PropertyAt, shrunk
 
 # After PATIENCE refusals for each problem of the profile, and no answer, a subject is asked no more: hypothesis would
 # draw ten times as many, and some refuse only after much work.
@@ -28,22 +28,24 @@ PATIENCE = 4
 USUAL_DIM = 64
 
 
-class Claim(Protocol):
-    """A test for pytest; `check` is the plain function, to be called with one problem."""
+class Property(Protocol):
+    """A test for pytest; `at` is the plain function, to be called with one problem."""
 
-    check: Check
+    at: PropertyAt
     __name__: str
 
     def __call__(self, subject: Subject) -> None: ...
 
 
-def claim(problems: SearchStrategy[Problem] | None, *pinned: Problem, calls: int = 1) -> Callable[[Check], Claim]:
+def for_all(
+    problems: SearchStrategy[Problem] | None, *pinned: Problem, calls: int = 1
+) -> Callable[[PropertyAt], Property]:
     """Turns a check into a test of what is drawn, if anything is, and of the pinned problems.
 
     One that makes so many calls for a problem looks at that many times fewer problems.
     """
 
-    def decorate(check: Check) -> Claim:
+    def decorate(check: PropertyAt) -> Property:
         @wraps(check)
         def test(subject: Subject) -> None:
             __tracebackhide__ = True
@@ -91,7 +93,7 @@ def claim(problems: SearchStrategy[Problem] | None, *pinned: Problem, calls: int
 
         del test.__dict__["__wrapped__"]  # or pytest would ask for a fixture named `problem`
         wrapped: Any = test
-        wrapped.check = check
+        wrapped.at = check
         return wrapped
 
     return decorate
@@ -109,7 +111,7 @@ def _until_one_is_taken(problem: Problem) -> Iterator[Problem]:
                 yield replace(problem, dtype=dtype, **width)
 
 
-def _at_the_smallest(check: Check, subject: Subject, pinned: Problem, failure: Exception) -> Exception:
+def _at_the_smallest(check: PropertyAt, subject: Subject, pinned: Problem, failure: Exception) -> Exception:
     """What the check raises at the smallest problem that fails as the pinned one does, with it in its notes."""
     smallest, told = pinned, "Pinned problem"
     if Phase.shrink in settings().phases:
@@ -120,7 +122,7 @@ def _at_the_smallest(check: Check, subject: Subject, pinned: Problem, failure: E
     return failure
 
 
-def reproducer(check: Check, subject: Subject, problem: Problem) -> str:
+def reproducer(check: PropertyAt, subject: Subject, problem: Problem) -> str:
     """Python to paste into a shell in the checkout; it fails as the test did."""
     module = Path(check.__code__.co_filename).stem
     return (
@@ -128,5 +130,5 @@ def reproducer(check: Check, subject: Subject, problem: Problem) -> str:
         "from verification.judge import Subject\n"
         "from verification.problems import Problem\n"
         f"from verification.{module} import {check.__name__}\n"
-        f"{check.__name__}.check({subject!r}, {problem!r})\n"
+        f"{check.__name__}.at({subject!r}, {problem!r})\n"
     )
