@@ -56,6 +56,13 @@ class Facts:
     hides_nan         device types on which a row gives zero where all the scores it attends to are NaN
     deterministic     the same call gives the same bits; None: nothing is stated
     memory            how what it takes beside its result grows with the sequence; None: nothing is stated
+
+    And where it differs from the contract, which is stated so that all else can be judged, and reported:
+
+    fully_masked_rows  what a row gives that may attend to nothing: the mean of all values is what a large negative
+                       number in place of -inf makes of it
+    causal_corner      where causality is anchored: from "top-left" query i attends to key j iff j <= i
+    forward_only       it has no gradients, and its output requires none
     """
 
     scores: torch.dtype | None = None
@@ -64,6 +71,9 @@ class Facts:
     hides_nan: tuple[str, ...] = ()
     deterministic: bool | None = None
     memory: Literal["linear", "quadratic"] | None = None
+    fully_masked_rows: Literal["zero", "nan", "mean"] = "zero"
+    causal_corner: Literal["bottom-right", "top-left"] = "bottom-right"
+    forward_only: bool = False
 
 
 def check(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> None:

@@ -1,28 +1,29 @@
-"""Gives every property its subjects; keeps what was found for the summary table and the results file.
+"""Gives every property its subjects, makes the record of what became of it, and writes the records down.
 
 The subjects are those of --backend, or every built-in backend that can run on the device. A refusal is an answer: where
 a subject refuses every problem of a property, that property is skipped with the subject's reason.
 """
 
 import os
-import re
 import sys
+import tempfile
 import time
 from collections.abc import Generator
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from hypothesis import settings
-from hypothesis.errors import Unsatisfiable, UnsatisfiedAssumption
+from hypothesis.errors import UnsatisfiedAssumption
 
-from verification import profiles as profiles
-from verification import selection
-from verification.judge import LEFT_OUT, DeviceLost, Evidence, Subject
-from verification.problems import DTYPES
+from verification import journal, machine, profiles, selection, summary
+from verification.causes import causes
+from verification.judge import Subject
+from verification.outcome import DeviceLost, Evidence, Failure, LeftOut, Outcome, from_worker, to_worker, verdict
 from verification.provenance import write
+from verification.surroundings import undone
 
 _LOST_IN = pytest.StashKey[str]()
 
@@ -32,8 +33,13 @@ def pytest_configure(config: pytest.Config) -> None:
     torch.set_num_threads(1)
     # A float32 product is one here, whatever the machine's environment makes of it.
     torch.set_float32_matmul_precision("highest")
+    profiles.choose_seed(config.getoption("hypothesis_seed", None))
     selection.backends(config)  # now, so that a spelling that means nothing ends the run with one line
-    config.pluginmanager.register(_Findings(config), "attention-findings")
+    if not hasattr(config, "workerinput"):
+        folder = tempfile.TemporaryDirectory(prefix="attention-journal-")
+        config.add_cleanup(folder.cleanup)
+        os.environ[journal.FOLDER] = folder.name  # the processes of xdist inherit it
+        config.pluginmanager.register(_Findings(config, Path(folder.name)), "attention-findings")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -45,37 +51,65 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, object]:
+    """Makes the record of what became of a property, and the pytest outcome that goes with it."""
     subject = _subject_of(pyfuncitem)
     if subject is None:
         return (yield)
     subject.evidence = Evidence()
-    evidence, stash = subject.evidence, pyfuncitem.config.stash
+    evidence, stash, start = subject.evidence, pyfuncitem.config.stash, time.perf_counter()
+    described = _describe(pyfuncitem)
+    journal.begin_property(pyfuncitem.nodeid, subject.backend.name, described)
+    kind: Any = "pass"
+    reason: str | None = None
+    failure: Failure | None = None
+    threads = torch.get_num_threads()
+    result, raised = None, None
     try:
-        if _LOST_IN in stash:
-            pytest.skip(f"{LEFT_OUT}the GPU was lost in {stash[_LOST_IN]}; --isolate costs one property only")
-        result = yield
+        with undone(thoroughly=True) as changed:
+            if _LOST_IN in stash:
+                raise LeftOut(f"the GPU was lost in {stash[_LOST_IN]}; --isolate costs one property only")
+            result = yield
+        if changed:
+            raise AssertionError(f"it changed {', '.join(changed)}")
         if evidence.refusals and not evidence.calls:
-            pytest.skip(f"refused: {'; '.join(sorted(evidence.refusals))}")
-        return result
+            raise UnsatisfiedAssumption
+        if evidence.stated:
+            kind, reason = "stated", evidence.stated
+    except UnsatisfiedAssumption:
+        kind, reason = "refused", "; ".join(sorted(evidence.refusals))
+    except LeftOut as left_out:
+        kind, reason = "left out", str(left_out)
     except DeviceLost as lost:
         stash[_LOST_IN] = pyfuncitem.name
-        told = "\n".join([f"the GPU is lost: {lost}", *getattr(lost, "__notes__", [])])
+        kind, failure, raised = "fail", _failure_of(lost, f"the GPU is lost: {lost}"), lost
         if hasattr(pyfuncitem.config, "workerinput"):
-            print(f"{pyfuncitem.name}: {told}", file=sys.__stderr__, flush=True)
+            print(f"{pyfuncitem.name}: {failure.counterexample}", file=sys.__stderr__, flush=True)
             os._exit(1)  # xdist reports the property and begins another process
-        pyfuncitem.user_properties.append(("counterexample", told))
-        raise AssertionError(told) from lost
-    except Exception as failure:
-        # Where every problem met a refusal, hypothesis ran out of problems.
-        if isinstance(failure, Unsatisfiable | UnsatisfiedAssumption) and evidence.refusals:
-            pytest.skip(f"refused: {'; '.join(sorted(evidence.refusals))}")
-        told = "\n".join([str(failure), *getattr(failure, "__notes__", [])])
-        pyfuncitem.user_properties.append(("counterexample", told))
+    except KeyboardInterrupt:
         raise
-    finally:
-        pyfuncitem.user_properties.append(("evidence", asdict(subject.evidence)))
-        pyfuncitem.user_properties.append(("backend", subject.backend.name))
-        pyfuncitem.user_properties.append(("claim", _describe(pyfuncitem)))
+    except BaseException as error:  # also what a test runner ends a test with that takes too long
+        kind, failure, raised = "fail", _failure_of(error), error
+    if failure:
+        reason = failure.reason
+    elapsed = time.perf_counter() - start
+    outcome = Outcome(subject.backend.name, described["id"], kind, reason, evidence, failure, threads, elapsed)
+    pyfuncitem.user_properties.append(("outcome", to_worker(outcome)))
+    pyfuncitem.user_properties.append(("property", described))
+    if failure:
+        assert raised is not None
+        raise AssertionError(failure.counterexample) if isinstance(raised, DeviceLost) else raised
+    if kind in ("refused", "left out"):
+        pytest.skip(f"{kind}: {reason}")
+    return result
+
+
+def _failure_of(error: BaseException, reason: str | None = None) -> Failure:
+    kind = type(error).__name__
+    first = str(error).partition("\n")[0]
+    if reason is None:
+        reason = first if isinstance(error, AssertionError) else f"{kind}: {first}"
+    whole = "\n".join([reason, *str(error).split("\n")[1:], *getattr(error, "__notes__", [])])
+    return Failure(reason, getattr(error, "problem", None), kind, whole)
 
 
 def _subject_of(item: pytest.Function) -> Subject | None:
@@ -90,147 +124,87 @@ def _describe(item: pytest.Function) -> dict[str, str]:
     documented = (item.function.__doc__ or "").strip()
     return {
         "id": name,
-        "title": _title(name),
+        "title": name.removeprefix("test_").replace("_", " ").replace("[", ": ").removesuffix("]"),
         "formula": " ".join(documented.split()),
         "chapter": item.path.stem.removeprefix("test_"),
     }
 
 
-def _title(name: str) -> str:
-    return name.removeprefix("test_").replace("_", " ").replace("[", ": ").removesuffix("]")
-
-
 @dataclass(eq=False)  # pytest keeps plugins in sets
 class _Findings:
-    """Collects the reports, on the controller where xdist runs the tests in workers."""
+    """Collects the records, on the controller where xdist runs the tests in workers."""
 
     config: pytest.Config
+    journals: Path
     started: float = field(default_factory=time.perf_counter)
-    claims: dict[str, dict[str, str]] = field(default_factory=dict)
-    results: list[dict[str, Any]] = field(default_factory=list)
+    properties: dict[str, dict[str, str]] = field(default_factory=dict)
+    outcomes: list[Outcome] = field(default_factory=list)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        told: dict[str, Any] = dict(report.user_properties)
-        if report.when == "???" and report.nodeid.endswith("]"):
-            # xdist's report of a test during which the process died; of the test only its name is known.
-            name, _, rest = report.nodeid.rpartition("::")[2].partition("[")
-            claim = {"id": name, "title": _title(name), "formula": "", "chapter": "crashes"}
-            told = {
-                "backend": rest.removesuffix("]"),
-                "claim": self.claims.get(name, claim),
-                "evidence": asdict(Evidence()),
-                "counterexample": f"the process died, or outlasted the time limit: {_last_line(report)}",
-            }
-        elif report.when != "call" or "evidence" not in told:
+        sent: dict[str, Any] = dict(report.user_properties)
+        if report.when == "???":
+            self._died(report)
+        elif report.when == "call" and "outcome" in sent:
+            self._keep(from_worker(sent["outcome"]), sent["property"])
+
+    def _died(self, report: pytest.TestReport) -> None:
+        """xdist's report of a test during which the process died; what it had begun is in its journal."""
+        last = journal.last(self.journals, report.nodeid)
+        if last is None:
             return
-        evidence, claim = told["evidence"], told["claim"]
-        self.claims[claim["id"]] = claim
-        outcome = {"passed": "pass", "failed": "fail", "skipped": "refused"}[report.outcome]
-        reason = None
-        if report.outcome == "skipped" and isinstance(report.longrepr, tuple):
-            reason = str(report.longrepr[2]).removeprefix("Skipped: ").removeprefix("refused: ")
-            if reason.startswith(LEFT_OUT):
-                outcome, reason = "left out", reason.removeprefix(LEFT_OUT)
-        elif report.outcome == "failed":
-            reason = str(told["counterexample"]).partition("\n")[0]
-        elif evidence["stated"]:
-            outcome, reason = "stated", evidence["stated"]
-        self.results.append(
-            {
-                "backend": told["backend"],
-                "property": claim["id"],
-                "outcome": outcome,
-                "reason": reason,
-                "problems": evidence["problems"],
-                "refusals": sum(evidence["refusals"].values()),
-                "worst": {dtype: max(by_length.values()) for dtype, by_length in evidence["worst"].items()},
-                "worst_by_length": evidence["worst"],
-                "counterexample": told.get("counterexample"),
-                "duration_s": round(report.duration, 3),
-            }
+        reason = f"the process died, or outlasted the time limit: {report.longreprtext.splitlines()[-1]}"
+        failure = Failure(
+            reason, last["problem"], "process died", f"{reason}\nThe last problem begun:\n  {last['problem']}"
+        )
+        self._keep(
+            Outcome(last["backend"], last["property"]["id"], "fail", reason, Evidence(), failure, 1, report.duration),
+            last["property"],
         )
 
+    def _keep(self, outcome: Outcome, described: dict[str, str]) -> None:
+        self.properties[described["id"]] = described
+        self.outcomes.append(outcome)
+
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        if not self.results:
+        for message in selection.messages(self.config):
+            terminalreporter.write_line(message)
+        if not self.outcomes:
             return
         terminalreporter.section("attention", sep="=")
-        for line in _table(self.claims, self.results):
+        found = machine.findings(selection.device(self.config))
+        for line in summary.lines(self.properties, self.outcomes, found, selection.left_out(self.config)):
             terminalreporter.write_line(line)
-        for line in _reasons(self.claims, self.results):
-            terminalreporter.write_line(line)
-        for backend, reason in selection.left_out(self.config).items():
-            terminalreporter.write_line(f"left out: {backend}: {reason}")
 
     def pytest_sessionfinish(self) -> None:
         path = self.config.getoption("--results")
-        if not path or hasattr(self.config, "workerinput"):
+        if not path:
             return
+        device = selection.device(self.config)
+        backends = list(dict.fromkeys(outcome.backend for outcome in self.outcomes))
+        by_backend = {name: [o for o in self.outcomes if o.backend == name] for name in backends}
+        verdicts = {name: verdict(outcomes) for name, outcomes in by_backend.items()}
         write(
             Path(path),
             "verification",
-            selection.device(self.config),
-            profile=settings.get_current_profile_name(),
+            device,
+            profile=self.config.getoption("hypothesis_profile", None) or settings.get_current_profile_name(),
             duration_s=round(time.perf_counter() - self.started, 1),
-            backends=list(dict.fromkeys(result["backend"] for result in self.results)),
-            properties=list(self.claims.values()),
-            results=[
-                result
-                | {
-                    "worst": _json_numbers(result["worst"]),
-                    "worst_by_length": {t: _json_numbers(found) for t, found in result["worst_by_length"].items()},
-                }
-                for result in self.results
+            backends=backends,
+            verdicts=[{"backend": b, "verdict": name, "reason": reason} for b, (name, reason) in verdicts.items()],
+            machine=[
+                {"title": title, "where": where, "report": machine.REPORTS[title]}
+                for title, where in machine.findings(device).items()
             ],
+            causes=[
+                {
+                    "backend": cause.backend,
+                    "problem": cause.problem,
+                    "reason": cause.reason,
+                    "exception": cause.exception,
+                    "properties": list(cause.properties),
+                }
+                for cause in causes(self.outcomes)
+            ],
+            properties=list(self.properties.values()),
+            results=[outcome.as_json() for outcome in self.outcomes],
         )
-
-
-def _json_numbers(numbers: dict[str, float]) -> dict[str, float | None]:
-    """JSON knows no infinity."""
-    return {name: number if number < float("inf") else None for name, number in numbers.items()}
-
-
-def _table(claims: dict[str, dict[str, str]], results: list[dict[str, Any]]) -> list[str]:
-    """Property x backend, then the worst error over budget of each backend and dtype."""
-    backends = list(dict.fromkeys(result["backend"] for result in results))
-    cells = {(result["property"], result["backend"]): result["outcome"] for result in results}
-    width = max(len(claim["title"]) for claim in claims.values())
-    columns = [max(8, len(_short(backend))) for backend in backends]
-    lines = [" " * width + "".join(f"  {_short(b):>{c}}" for b, c in zip(backends, columns, strict=True))]
-    for name, claim in claims.items():
-        outcomes = [cells.get((name, backend), "") for backend in backends]
-        row = ["FAIL" if outcome == "fail" else outcome for outcome in outcomes]
-        lines.append(f"{claim['title']:<{width}}" + "".join(f"  {r:>{c}}" for r, c in zip(row, columns, strict=True)))
-    lines.append("")
-    for dtype in DTYPES:
-        row = []
-        for backend in backends:
-            found = [r["worst"][dtype] for r in results if r["backend"] == backend and dtype in r["worst"]]
-            row.append(f"{max(found):.3g}" if found else "-")
-        told = f"worst error / budget, {dtype}"
-        lines.append(f"{told:<{width}}" + "".join(f"  {r:>{c}}" for r, c in zip(row, columns, strict=True)))
-    return lines
-
-
-def _reasons(claims: dict[str, dict[str, str]], results: list[dict[str, Any]]) -> list[str]:
-    """A line for each failure, with its smallest problem, and for each reason of a refusal or of what was stated."""
-    lines: list[str] = []
-    for result in results:
-        if result["outcome"] == "fail":
-            smallest = re.findall(r"Problem\(.*\)(?=,?$)", result["counterexample"] or "", flags=re.MULTILINE)
-            told = smallest[0] if smallest else result["reason"]
-            lines.append(f"FAIL: {_short(result['backend'])}: {claims[result['property']]['title']}: {told}")
-    told_of: dict[tuple[str, str], list[str]] = {}
-    for result in results:
-        if result["outcome"] in ("refused", "stated", "left out"):
-            told_of.setdefault((result["outcome"], result["reason"]), []).append(_short(result["backend"]))
-    lines += [f"{outcome}: {', '.join(dict.fromkeys(told))}: {reason}" for (outcome, reason), told in told_of.items()]
-    return ["", *lines] if lines else []
-
-
-def _short(backend: str) -> str:
-    """A user's spelling without its folders."""
-    return backend.rpartition("/")[2]
-
-
-def _last_line(report: pytest.TestReport) -> str:
-    return report.longreprtext.splitlines()[-1]

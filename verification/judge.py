@@ -1,11 +1,11 @@
 """What every call of a backend must keep to, and the comparison with the oracle."""
 
-import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import replace
+from functools import cached_property
+from typing import Any, NoReturn
 
 import torch
 from hypothesis.errors import UnsatisfiedAssumption
@@ -13,60 +13,11 @@ from torch import Tensor
 
 import implementations
 from implementations import Backend, Facts, SelfAttention
-from verification import budget, oracle
+from verification import budget, interpreter, machine, oracle
+from verification.domain import Domain
+from verification.outcome import DeviceLost, Evidence, LeftOut, length_of
 from verification.problems import Problem
-
-
-@dataclass
-class Evidence:
-    """What happened to one subject in one test.
-
-    problems judged, calls answered, refusals by reason, the worst error over budget by dtype and by number of keys
-    (as LENGTHS names them), and a behaviour that was confirmed
-    """
-
-    problems: int = 0
-    calls: int = 0
-    refusals: dict[str, int] = field(default_factory=dict)
-    worst: dict[str, dict[str, float]] = field(default_factory=dict)
-    stated: str | None = None
-
-    @property
-    def refused(self) -> int:
-        """How many calls were refused."""
-        return sum(self.refusals.values())
-
-
-# Begins the reason of a skip that is no refusal: there was no time, no memory or no device to ask with.
-LEFT_OUT = "left out: "
-
-
-class DeviceLost(BaseException):
-    """The GPU answers nothing more in this process, as after an illegal access.
-
-    No Exception: hypothesis would look for a smaller problem, and take the smallest, since all fail from now on.
-    """
-
-
-# By the most keys; what is longer is "over" the last.
-LENGTHS = {16: "1-16", 64: "17-64", 256: "65-256"}
-
-
-def length_of(keys: int) -> str:
-    """The entry of LENGTHS for so many keys."""
-    return next((name for most, name in LENGTHS.items() if keys <= most), f"over {max(LENGTHS)}")
-
-
-# What oracle and judge compute with. A backend may not replace it: the oracle would be the first to be fooled.
-_RELIED_ON: dict[Any, tuple[str, ...]] = {
-    torch: ("einsum", "softmax", "where", "expm1", "equal", "arange", "ones_like", "zeros_like", "maximum", "minimum"),
-    torch.autograd: ("grad",),
-    torch.Tensor: (
-        *("abs", "amax", "any", "clone", "detach", "double", "expand_as", "max", "nan_to_num", "repeat_interleave"),
-        *("sum", "view", "__add__", "__eq__", "__le__", "__matmul__", "__mul__", "__sub__", "__truediv__"),
-    ),
-}
-_TORCH = [(owner, name, getattr(owner, name)) for owner, names in _RELIED_ON.items() for name in names]
+from verification.surroundings import undone
 
 
 class Subject:
@@ -92,23 +43,73 @@ class Subject:
         device = "" if self.device.type == "cpu" else f", {str(self.device)!r}"
         return f"Subject({self.backend.name!r}{device})"
 
+    @cached_property
+    def domain(self) -> Domain:
+        """What it takes where all else is plain."""
+        return Domain(self._answers)
+
+    @cached_property
+    def _launches(self) -> interpreter.Launches:
+        with interpreter.launches() as launches:
+            if self.domain.plain is not None:
+                self._answers(self.domain.plain)
+        return launches
+
     @property
     def interpreted(self) -> bool:
         """Its kernels run in Triton's interpreter, thousands of times slower than anywhere else."""
-        return self._triton_is_interpreted is True
+        return self._launches.interpreted > 0
 
     @property
     def compiles(self) -> bool:
         """Its kernels are Triton's and compiled, which takes seconds for each new kind of problem."""
-        return self._triton_is_interpreted is False
+        return self._launches.compiled > 0
 
-    @property
-    def _triton_is_interpreted(self) -> bool | None:
-        return getattr(sys.modules.get(getattr(self.backend.attend, "__module__", "")), "INTERPRETED", None)
+    def _answers(self, problem: Problem) -> bool:
+        """Whether it answers, rightly or not: a property will find that out."""
+        judge = Subject(self.backend, self.device)  # with evidence of its own
+        q, k, v, mask = replace(problem, device=str(self.device)).tensors()
+        try:
+            judge.attend(q, k, v, **problem.options(mask))
+        except UnsatisfiedAssumption:
+            return False
+        except Exception:
+            return True
+        return True
 
     @property
     def facts(self) -> Facts:
         return self.backend.facts
+
+    def assert_right(
+        self, problem: Problem, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, label: str = "output"
+    ) -> Tensor:
+        """The subject's output for these inputs, once it agrees with the formula within the error budget.
+
+        problem  gives causality and scale; the inputs may be others than its own
+        label    what the output is called where it is wrong
+        """
+        __tracebackhide__ = True
+        out = self.attend(q, k, v, **problem.options(mask))
+        exact = self.exact(problem, q, k, v, mask)
+        self.compare(problem, label, out.detach(), exact.output, self.budget(problem, q, k, v, exact), exact)
+        return out
+
+    def assert_gradients_right(
+        self,
+        problem: Problem,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        mask: Tensor | None,
+        grad_out: Tensor,
+        label: str = "",
+    ) -> None:
+        """dQ, dK and dV for that gradient of the output agree with the formula; `label` ends their names."""
+        __tracebackhide__ = True
+        answers = self.gradients(problem, q, k, v, mask, grad_out)
+        right, allowed = self.exact_gradients(problem, q, k, v, mask, grad_out)
+        self.compare_gradients(problem, answers, right, allowed, label)
 
     def attend(
         self,
@@ -142,14 +143,16 @@ class Subject:
 
     def gradients(
         self, problem: Problem, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, grad_out: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """dQ, dK and dV for that gradient of the output, with the shapes and dtypes of q, k and v."""
+    ) -> list[Tensor]:
+        """Of dQ, dK and dV those that the problem wants, for that gradient of the output, shaped as q, k and v."""
         __tracebackhide__ = True
-        leaves = [tensor.detach().requires_grad_() for tensor in (q, k, v)]
-        out = self.attend(leaves[0], leaves[1], leaves[2], **problem.options(mask))
-        assert out.requires_grad, "the output does not require a gradient although q, k and v do"
-        grad_q, grad_k, grad_v = self.gradients_of(out, leaves, grad_out)
-        return grad_q, grad_k, grad_v
+        if self.facts.forward_only:
+            self._refuse("it has no gradients, as it states")
+        inputs = zip("QKV", (q, k, v), strict=True)
+        given = [tensor.detach().requires_grad_(letter in problem.wanted) for letter, tensor in inputs]
+        out = self.attend(given[0], given[1], given[2], **problem.options(mask))
+        assert out.requires_grad, f"the output does not require a gradient although {problem.wanted} do"
+        return self.gradients_of(out, [tensor for tensor in given if tensor.requires_grad], grad_out)
 
     def gradients_of(
         self,
@@ -173,8 +176,8 @@ class Subject:
         for grad, leaf in zip(grads, leaves, strict=True):
             wanted = f"{tuple(leaf.shape)} {leaf.dtype}"
             assert grad is not None, f"a tensor {wanted} requires a gradient and gets none"
-            told = f"{tuple(grad.shape)} {grad.dtype}"
-            assert told == wanted, f"a gradient is {told}; wanted {wanted}"
+            given = f"{tuple(grad.shape)} {grad.dtype}"
+            assert given == wanted, f"a gradient is {given}; wanted {wanted}"
         return list(grads)
 
     @contextmanager
@@ -183,45 +186,73 @@ class Subject:
 
         In this project's own tests a warning is an error, and would be taken for a fault of a kernel that warns.
         """
+        interpreter.watch()
+        changed: list[str] = []
         try:
-            with warnings.catch_warnings():
+            with undone() as changed, warnings.catch_warnings():
                 warnings.simplefilter("default")
                 yield
                 if self.device.type == "cuda":
                     torch.cuda.synchronize(self.device)  # or what a kernel does wrong is raised by whoever comes next
         except NotImplementedError as refusal:
-            told = str(refusal)
-            if not told:
+            reason = str(refusal)
+            if not reason:
                 raise AssertionError("it refuses without a reason: NotImplementedError wants one") from refusal
-            self.evidence.refusals[told] = self.evidence.refusals.get(told, 0) + 1
-            raise UnsatisfiedAssumption(told) from refusal
+            self._refuse(reason)
         except RuntimeError as error:
             if self.device.type == "cuda" and _is_lost(self.device):
                 raise DeviceLost(str(error)) from error
             raise
+        except (Exception, KeyboardInterrupt, LeftOut):
+            raise
+        except BaseException as end:
+            # sys.exit, or an exception by which a test runner ends or skips a test: a kernel may do neither.
+            raise AssertionError(f"the call ends the run: {type(end).__name__}: {end}") from end
         finally:
-            _assert_torch_is_whole()
+            assert not changed, f"the call changed {', '.join(changed)}"
 
-    def compare(self, problem: Problem, name: str, answer: Tensor, right: Tensor, allowed: Tensor) -> None:
-        """Fails unless |answer - right| <= allowed everywhere; a NaN in the answer fails."""
+    def _refuse(self, reason: str) -> NoReturn:
+        self.evidence.refusals[reason] = self.evidence.refusals.get(reason, 0) + 1
+        raise UnsatisfiedAssumption(reason)
+
+    def compare(
+        self,
+        problem: Problem,
+        label: str,
+        answer: Tensor,
+        right: Tensor,
+        allowed: Tensor,
+        exact: oracle.Exact | None = None,
+    ) -> None:
+        """Fails unless |answer - right| <= allowed everywhere; a NaN in the answer fails where none is right.
+
+        exact  the call, where `right` is its output: to say of a wrong row that it may attend to nothing
+        """
         __tracebackhide__ = True
         if answer.dtype == torch.float64 and problem.dtype == "float64":
             allowed = 2 * allowed  # the oracle, in float64 too, is as uncertain as the answer
         ratio = budget.ratio(answer, right, allowed)
+        if self.facts.fully_masked_rows == "nan":
+            ratio = torch.where(right.isnan(), 0.0, ratio)  # as it states; a property of its own looks at these rows
         if not ratio.numel():
             return
         worst = ratio.max().item()
         by_length, length = self.evidence.worst.setdefault(problem.dtype, {}), length_of(problem.keys)
         by_length[length] = max(by_length.get(length, 0.0), worst)
-        assert worst <= 1, _told(name, answer, right, allowed, ratio)
+        assert worst <= 1, _message(label, answer, right, allowed, ratio, exact)
 
     def compare_gradients(
-        self, problem: Problem, answers: Sequence[Tensor], right: Sequence[Tensor], allowed: Sequence[Tensor], told: str
+        self,
+        problem: Problem,
+        answers: Sequence[Tensor],
+        right: Sequence[Tensor],
+        allowed: Sequence[Tensor],
+        label: str,
     ) -> None:
-        """`compare` for dQ, dK and dV; `told` ends their names."""
+        """`compare` for those of dQ, dK and dV that the problem wants; `label` ends their names."""
         __tracebackhide__ = True
-        for letter, answer, exact, budgeted in zip("QKV", answers, right, allowed, strict=True):
-            self.compare(problem, f"gradient of {letter}{told}", answer, exact, budgeted)
+        for letter, answer, exact, budgeted in zip(problem.wanted, answers, right, allowed, strict=True):
+            self.compare(problem, f"gradient of {letter}{label}", answer, exact, budgeted)
 
     def layer(self, d_model: int, heads: int, kv_heads: int, seed: int) -> SelfAttention:
         """A layer round this subject, its calls held to the same; one seed and one size give the same weights."""
@@ -232,7 +263,7 @@ class Subject:
 
     def exact(self, problem: Problem, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> oracle.Exact:
         """The right answer."""
-        return oracle.attention(q, k, v, **problem.options(mask))
+        return oracle.attention(q, k, v, **problem.options(mask), **self.conventions)
 
     def budget(self, problem: Problem, q: Tensor, k: Tensor, v: Tensor, exact: oracle.Exact) -> Tensor:
         """How far from it the output may be."""
@@ -240,10 +271,29 @@ class Subject:
 
     def exact_gradients(
         self, problem: Problem, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, grad_out: Tensor
-    ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
-        """The right dQ, dK and dV in float64, and how far from them the answers may be."""
-        right, exact = oracle.gradients(q, k, v, grad_out, **problem.options(mask))
-        return right, budget.of_gradients(q, k, v, grad_out, exact, facts=self.facts, scale=problem.scale)
+    ) -> tuple[list[Tensor], list[Tensor]]:
+        """Of dQ, dK and dV those that the problem wants, right, in float64; and how far from them answers may be."""
+        right, exact = oracle.gradients(q, k, v, grad_out, **problem.options(mask), **self.conventions)
+        allowed = budget.of_gradients(q, k, v, grad_out, exact, facts=self.facts, scale=problem.scale)
+        wanted = ["QKV".index(letter) for letter in problem.wanted]
+        return [right[at] for at in wanted], [allowed[at] for at in wanted]
+
+    def blame_the_machine(
+        self, problem: Problem, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, row: int
+    ) -> None:
+        """Ends the problem, with the finding, where torch's own products let a NaN in that row of q reach another."""
+        if machine.attention_leaks(q, k, v, self.exact(problem, q, k, v, mask).weights, row):
+            self.evidence.machine = [machine.LEAKING_PRODUCT.title]
+            raise UnsatisfiedAssumption(machine.LEAKING_PRODUCT.title)
+
+    def offset(self, problem: Problem) -> int:
+        """Under causality query i attends to key j iff j <= i + offset: keys - queries, or 0 where that is stated."""
+        return problem.keys - problem.queries if self.facts.causal_corner == "bottom-right" else 0
+
+    @property
+    def conventions(self) -> dict[str, Any]:
+        """Where the subject states that it differs from the contract."""
+        return {"corner": self.facts.causal_corner, "fully_masked_rows": self.facts.fully_masked_rows}
 
 
 def _is_lost(device: torch.device) -> bool:
@@ -254,20 +304,13 @@ def _is_lost(device: torch.device) -> bool:
     return False
 
 
-def _assert_torch_is_whole() -> None:
-    for owner, name, part in _TORCH:
-        if getattr(owner, name) is not part:
-            setattr(owner, name, part)
-            raise AssertionError(f"the call replaced {owner.__name__}.{name}")
-
-
 def one_may_be_refused() -> AbstractContextManager[None]:
     """Inside the block a refusal ends the block, where otherwise it ends the problem."""
     return suppress(UnsatisfiedAssumption)
 
 
 def assert_no_leak(
-    changed: Tensor, before: Tensor, told: str, keys: Sequence[int], changed_at: Callable[[int], Tensor]
+    changed: Tensor, before: Tensor, message: str, keys: Sequence[int], changed_at: Callable[[int], Tensor]
 ) -> None:
     """As `assert_same_bits`; the sentence goes on to say which query attends to which of those keys.
 
@@ -280,12 +323,12 @@ def assert_no_leak(
         seen_by = (changed_at(key) != before).any(dim=-1).nonzero()
         if len(seen_by):
             batch, head, query = seen_by[0].tolist()
-            told += f"; query {query} of sample {batch}, head {head} attends to key {key}"
+            message += f"; query {query} of sample {batch}, head {head} attends to key {key}"
             break
-    assert_same_bits(changed, before, told)
+    assert_same_bits(changed, before, message)
 
 
-def assert_same_bits(answer: Tensor, wanted: Tensor, told: str) -> None:
+def assert_same_bits(answer: Tensor, wanted: Tensor, message: str) -> None:
     """Fails, with that sentence, unless two tensors of one shape are equal: 0 and -0 are, and so are two NaN."""
     __tracebackhide__ = True
     different = ~((answer == wanted) | (answer.isnan() & wanted.isnan()))
@@ -293,7 +336,7 @@ def assert_same_bits(answer: Tensor, wanted: Tensor, told: str) -> None:
         return
     place = tuple(different.nonzero()[0].tolist())
     lines = [
-        f"{told}: {different.sum().item()} of {different.numel()} elements differ, the first at {place}: "
+        f"{message}: {different.sum().item()} of {different.numel()} elements differ, the first at {place}: "
         f"{answer[place].item()!r} and {wanted[place].item()!r}"
     ]
     if _is_small(answer):
@@ -310,14 +353,18 @@ def _share_memory(a: Tensor, b: Tensor) -> bool:
     return a.numel() > 0 and a.untyped_storage().data_ptr() == b.untyped_storage().data_ptr()
 
 
-def _told(name: str, answer: Tensor, right: Tensor, allowed: Tensor, ratio: Tensor) -> str:
+def _message(
+    label: str, answer: Tensor, right: Tensor, allowed: Tensor, ratio: Tensor, exact: oracle.Exact | None
+) -> str:
     place = tuple(int(i) for i in torch.unravel_index(ratio.argmax(), ratio.shape))
     over = ratio > 1
     lines = [
-        f"wrong {name} at {place}: {answer[place].item():.6g} where {right[place].item():.6g} is right, "
+        f"wrong {label} at {place}: {answer[place].item():.6g} where {right[place].item():.6g} is right, "
         f"{ratio[place].item():.3g} times its error budget of {allowed[place].item():.2g} "
         f"({over.sum().item()} of {over.numel()} elements are over budget)"
     ]
+    if exact is not None and not exact.visible[place[:3]].any():
+        lines.append("this row may attend to nothing")
     if _is_small(answer):
         lines += ["answer:", _matrix(answer, over), "right:", _matrix(right, over)]
     return "\n".join(lines)
@@ -335,6 +382,6 @@ def _matrix(values: Tensor, marked: Tensor) -> str:
     """Rows of numbers, the marked ones in brackets."""
     rows: list[str] = []
     for numbers, marks in zip(values.flatten(0, -2).tolist(), marked.flatten(0, -2).tolist(), strict=True):
-        told = [f"[{number:.4g}]" if mark else f"{number:.4g} " for number, mark in zip(numbers, marks, strict=True)]
-        rows.append("  " + " ".join(f"{text:>11}" for text in told))
+        texts = [f"[{number:.4g}]" if mark else f"{number:.4g} " for number, mark in zip(numbers, marks, strict=True)]
+        rows.append("  " + " ".join(f"{text:>11}" for text in texts))
     return "\n".join(rows)

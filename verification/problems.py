@@ -1,4 +1,4 @@
-"""A Problem: everything that decides one attention call, small enough to read, and how hypothesis draws them.
+"""A Problem: everything that decides one attention call, small enough to read.
 
 A problem holds sizes, flags and a seed; the tensors come from the seed. Its repr is its reproducer and names only what
 differs from the smallest problem, so a shrunk counterexample is short. Tensors are drawn in float32 and rounded to the
@@ -11,7 +11,6 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import torch
-from hypothesis import strategies as st
 from torch import Tensor
 
 DTYPES = {
@@ -20,15 +19,9 @@ DTYPES = {
     "bfloat16": torch.bfloat16,
     "float64": torch.float64,  # pinned here and there, not drawn: many a kernel refuses it
 }
-_DRAWN_DTYPES = ["float32", "float16", "bfloat16"]
-
 # One short of, at, and one past the usual block sizes, and lengths that are half a block off.
 EDGES = (15, 16, 17, 31, 32, 33, 48, 63, 64, 65, 96, 127, 128, 129, 160)
 DIMS = (1, 2, 3, 8, 16, 24, 32, 64, 65, 72, 96, 128)
-LONGEST = 160
-# What Triton's interpreter can do in a fraction of a second: heads x batch, and that times queries x keys.
-MOST_HEADS = 6
-LARGEST = 9_000
 
 
 @dataclass(frozen=True)
@@ -38,6 +31,7 @@ class Problem:
     mask         one of MASKS, or None; mask_shared: the axes, of "bhq", along which it is broadcast
     scores       one of SCORES: what the scaled scores look like
     layout       one of LAYOUTS: how q, k, v lie in memory; grad_layout: how the gradient of the output does
+    wanted       which of q, k and v want a gradient, where there are gradients
     """
 
     batch: int = 1
@@ -55,12 +49,13 @@ class Problem:
     scores: str = "normal"
     layout: str = "contiguous"
     grad_layout: str = "contiguous"
+    wanted: str = "QKV"
     device: str = "cpu"
     seed: int = 0
 
     def __repr__(self) -> str:
-        told = [f"{f.name}={getattr(self, f.name)!r}" for f in fields(self) if getattr(self, f.name) != f.default]
-        return f"Problem({', '.join(told)})"
+        given = [f"{f.name}={getattr(self, f.name)!r}" for f in fields(self) if getattr(self, f.name) != f.default]
+        return f"Problem({', '.join(given)})"
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
         """Hypothesis prints with this; its own form of a dataclass names every field."""
@@ -91,64 +86,12 @@ class Problem:
         return self.placed(grad + grad.sign() * 0.1, self.grad_layout)
 
     def placed(self, tensor: Tensor, layout: str = "contiguous") -> Tensor:
-        """The tensor in this problem's dtype and on its device, laid out in memory as told."""
+        """The tensor in this problem's dtype and on its device, laid out in memory so."""
         return LAYOUTS[layout](tensor.to(self.device, DTYPES[self.dtype]))
 
     def options(self, mask: Tensor | None) -> dict[str, Any]:
         """The keyword arguments of the call."""
         return {"mask": mask, "causal": self.causal, "scale": self.scale}
-
-
-def problems(**fixed: Any) -> st.SearchStrategy[Problem]:
-    """Draws problems; what is given by name, a value or a strategy, is not drawn. Shrinks towards Problem().
-
-    One in three is self-attention as every kernel has it: as many queries as keys, no mask, the default scale, one kv
-    head a head, the usual widths. A kernel that can do nothing else would be put to one in hundreds otherwise.
-    """
-
-    @st.composite
-    def draw_problem(draw: Callable[[st.SearchStrategy[Any]], Any]) -> Problem:
-        usual = draw(st.sampled_from([False, False, True]))
-
-        def drawn(name: str, strategy: st.SearchStrategy[Any]) -> Any:
-            if name in fixed:
-                given = fixed[name]
-                return draw(given) if isinstance(given, st.SearchStrategy) else given
-            return _USUAL[name] if usual and name in _USUAL else draw(strategy)
-
-        queries = drawn("queries", _LENGTHS)
-        keys = drawn("keys", st.just(queries) if usual else _LENGTHS)
-        room = min(MOST_HEADS, max(1, LARGEST // max(1, queries * keys)))
-        batch = drawn("batch", st.integers(1, min(3, room)))
-        kv_heads = drawn("kv_heads", st.integers(1, min(3, max(1, room // max(1, batch)))))
-        group = 1 if usual else draw(st.integers(1, min(3, max(1, room // max(1, batch * kv_heads)))))
-        mask = drawn("mask", st.sampled_from([None, *MASKS]))
-        return Problem(
-            batch=batch,
-            heads=kv_heads * group,
-            kv_heads=kv_heads,
-            queries=queries,
-            keys=keys,
-            dim=drawn("dim", st.sampled_from([1, 2, 16, 32, 64, 128]) if usual else _WIDTHS),
-            value_dim=drawn("value_dim", st.one_of(st.just(0), _WIDTHS)),
-            dtype=drawn("dtype", st.sampled_from(_DRAWN_DTYPES)),
-            causal=drawn("causal", st.booleans()),
-            mask=mask,
-            mask_shared="" if mask is None else drawn("mask_shared", st.sampled_from(_SHARED)),
-            scale=drawn("scale", st.sampled_from([None, 1.0, 0.25, -0.5, 0.0])),
-            scores=drawn("scores", st.sampled_from(list(SCORES))),
-            layout=drawn("layout", st.sampled_from(list(LAYOUTS))),
-            grad_layout=drawn("grad_layout", st.sampled_from(list(LAYOUTS))),
-            seed=drawn("seed", st.integers(0, 999)),
-        )
-
-    return draw_problem()
-
-
-_LENGTHS = st.one_of(st.integers(1, 9), st.integers(1, LONGEST), st.sampled_from(EDGES))
-_WIDTHS = st.one_of(st.integers(1, 9), st.sampled_from(DIMS))
-_USUAL = {"mask": None, "value_dim": 0, "scale": None, "layout": "contiguous", "grad_layout": "contiguous"}
-_SHARED = ["", "b", "h", "q", "bh", "bq", "hq", "bhq"]
 
 
 def _normal(q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:

@@ -10,9 +10,11 @@ import torch
 
 import implementations
 from implementations import Backend
+from verification.surroundings import undone
 
 _BACKENDS = pytest.StashKey[list[Backend]]()
 _LEFT_OUT = pytest.StashKey[dict[str, str]]()
+_MESSAGES = pytest.StashKey[list[str]]()
 
 
 def device(config: pytest.Config) -> torch.device:
@@ -30,7 +32,8 @@ def backends(config: pytest.Config) -> list[Backend]:
     """
     if _BACKENDS not in config.stash:
         asked, place = config.getoption("--backend"), device(config)
-        able = [_asked_for(spelling, place) for spelling in asked or ()]
+        messages = config.stash.setdefault(_MESSAGES, [])
+        able = [_asked_for(spelling, place, messages) for spelling in asked or ()]
         out: dict[str, str] = {}
         if not asked:
             with _in_one_line("a backend known by name"):
@@ -49,10 +52,23 @@ def left_out(config: pytest.Config) -> dict[str, str]:
     return config.stash[_LEFT_OUT]
 
 
-def _asked_for(spelling: str, place: torch.device) -> Backend:
-    with _in_one_line(spelling):
+def messages(config: pytest.Config) -> list[str]:
+    """What is to be said of the backends that were loaded: a line each."""
+    backends(config)
+    return config.stash[_MESSAGES]
+
+
+def is_built_in(spelling: str) -> bool:
+    """Whether a backend of that spelling is a file of this project."""
+    return ":" not in spelling and spelling in implementations.names()
+
+
+def _asked_for(spelling: str, place: torch.device, messages: list[str]) -> Backend:
+    with undone(thoroughly=True) as changed, _in_one_line(spelling):
         backend = implementations.load(spelling)
         reason = backend.cannot_run(place)
+    if changed:
+        messages.append(f"{spelling} changed {', '.join(changed)} when it was loaded; that was undone")
     if reason:
         raise pytest.UsageError(f"{spelling} cannot run here: {reason}")
     return backend
@@ -71,5 +87,5 @@ def _in_one_line(spelling: str) -> Iterator[None]:
         raise pytest.UsageError(str(error)) from error
     except Exception as error:
         last = traceback.extract_tb(error.__traceback__)[-1]
-        told = f"{type(error).__name__}: {error} ({last.filename}, line {last.lineno})"
-        raise pytest.UsageError(f"{spelling} cannot be loaded: {told}") from error
+        reason = f"{type(error).__name__}: {error} ({last.filename}, line {last.lineno})"
+        raise pytest.UsageError(f"{spelling} cannot be loaded: {reason}") from error

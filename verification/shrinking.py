@@ -1,4 +1,4 @@
-"""A pinned problem that fails, made as small as one that was drawn: hypothesis reports what is pinned as it stands."""
+"""A problem that fails, made as small as it can be while it fails in the same way."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import fields, replace
@@ -9,58 +9,79 @@ from torch import Tensor
 from implementations import Backend
 from verification import oracle
 from verification.judge import Subject
+from verification.outcome import LeftOut
 from verification.problems import Problem
 
 PropertyAt = Callable[[Subject, Problem], None]
 
-# Problems put to the subject before the smallest so far is told; in the interpreter each takes seconds.
-MOST, MOST_INTERPRETED = 200, 20
+# Problems put to the subject before the smallest so far is shown; in the interpreter each takes seconds.
+MOST, MOST_INTERPRETED = 300, 30
+
+# What goes to its default first: a failure without a mask says more than one with a single head.
+_ORDER = ("mask", "mask_shared", "causal", "scores", "layout", "grad_layout", "wanted", "scale", "dtype", "value_dim")
+_SIZES = ("queries", "keys", "heads", "kv_heads", "batch", "dim")
+# Sizes that only fall together: a mask's corner, a group of heads.
+_TOGETHER = (("queries", "keys"), ("heads", "kv_heads"))
 
 
-def shrunk(check: PropertyAt, subject: Subject, problem: Problem, failure: Exception) -> tuple[Problem, Exception]:
-    """The smallest problem, reached from that one field by field, under which the check still fails, and how.
+def shrunk(at: PropertyAt, subject: Subject, problem: Problem, failure: Exception) -> tuple[Problem, Exception]:
+    """The smallest problem, reached from that one step by step, at which the property still fails, and how.
 
-    Only failures of the same type count, and no problem under which the formula itself would fail the check.
+    Only failures of the same type count, and no problem at which the formula itself would fail. Where the time ends,
+    the smallest so far.
     """
     judge = Subject(subject.backend, subject.device, subject.layer_type)  # with evidence of its own
-    formula = Subject(_formula(subject.backend), subject.device)
+    formula = Subject(_formula(subject), subject.device)
     left = MOST_INTERPRETED if subject.interpreted or subject.compiles else MOST
+    tried = {problem}
     candidates = _smaller(problem)
-    while left and (candidate := next(candidates, None)):
-        left -= 1
-        found = _failure(check, judge, candidate)
-        if found is not None and type(found) is type(failure) and _failure(check, formula, candidate) is None:
-            problem, failure, candidates = candidate, found, _smaller(candidate)
+    try:
+        while left and (candidate := next(candidates, None)):
+            if candidate in tried:
+                continue
+            tried.add(candidate)
+            left -= 1
+            found = _failure(at, judge, candidate)
+            if found is not None and type(found) is type(failure) and _failure(at, formula, candidate) is None:
+                problem, failure, candidates = candidate, found, _smaller(candidate)
+    except LeftOut:
+        failure.add_note("The time was up before a smaller problem was found.")
     return problem, failure
 
 
 def _smaller(problem: Problem) -> Iterator[Problem]:
-    """Each has one field nearer to its default: there, halfway, or by one."""
-    for field in fields(problem):
-        value, simplest = getattr(problem, field.name), field.default
-        if value == simplest or field.name == "device":
-            continue
-        nearer = [simplest]
-        if isinstance(value, int) and isinstance(simplest, int) and value > simplest + 1:
-            nearer += [(value + simplest) // 2, value - 1]
-        for other in dict.fromkeys(nearer):
-            candidate = replace(problem, **{field.name: other})
-            if candidate.heads % candidate.kv_heads == 0:
+    """Each is nearer to the simplest problem: a field at its default, or sizes at 1, at 2, halved, or less by one."""
+    defaults = {field.name: field.default for field in fields(problem)}
+    for name in _ORDER:
+        if getattr(problem, name) != defaults[name]:
+            yield replace(problem, **{name: defaults[name]})
+    groups = [*_TOGETHER, *((name,) for name in _SIZES)]
+    for names in groups:
+        sizes = [getattr(problem, name) for name in names]
+        for smaller in (1, 2, *(step for size in sizes for step in (size // 2, size - size // 4, size - 1))):
+            candidate = replace(problem, **{n: min(size, smaller) for n, size in zip(names, sizes, strict=True)})
+            if smaller >= 1 and candidate != problem and candidate.heads % candidate.kv_heads == 0:
                 yield candidate
+    if problem.value_dim > 1:
+        yield replace(problem, value_dim=problem.value_dim // 2)
+        yield replace(problem, value_dim=problem.value_dim - 1)
+    for seed in (0, 1, 2, 3):
+        if seed < problem.seed:
+            yield replace(problem, seed=seed)
 
 
-def _failure(check: PropertyAt, subject: Subject, problem: Problem) -> Exception | None:
+def _failure(at: PropertyAt, subject: Subject, problem: Problem) -> Exception | None:
     try:
-        check(subject, problem)
+        at(subject, problem)
     except Exception as failure:
         return failure
     return None
 
 
-def _formula(backend: Backend) -> Backend:
-    """The oracle, with the facts of the backend."""
+def _formula(subject: Subject) -> Backend:
+    """The oracle as a backend, with the facts and the conventions of the subject."""
 
     def attend(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
-        return oracle.attention(q, k, v, **options).output.to(q.dtype)
+        return oracle.attention(q, k, v, **options, **subject.conventions).output.to(q.dtype)
 
-    return replace(backend, attend=attend)
+    return replace(subject.backend, attend=attend)

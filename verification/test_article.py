@@ -50,11 +50,11 @@ def test_the_worked_example_has_the_causal_pattern() -> None:
     words = ["<start>", "I", "am", "fine"]
     q, k = torch.randn(1, 1, len(words), 8), torch.randn(1, 1, len(words), 8)
     weights = eager.attend(q, k, torch.eye(len(words))[None, None], causal=True)[0, 0]
-    sees = {
+    attends_to = {
         word: [w for w, p in zip(words, row.tolist(), strict=True) if p > 0]
         for word, row in zip(words, weights, strict=True)
     }
-    assert sees == {
+    assert attends_to == {
         "<start>": ["<start>"],
         "I": ["<start>", "I"],
         "am": ["<start>", "I", "am"],

@@ -7,8 +7,9 @@ import implementations
 from implementations import SelfAttention
 from verification import budget, oracle
 from verification.judge import Subject
-from verification.problems import Problem, problems
+from verification.problems import Problem
 from verification.property import for_all
+from verification.space import problems
 
 _LAYERS = problems(mask=None, layout="contiguous", value_dim=0, scale=None, scores="normal", dtype="float32")
 _PINNED = (

@@ -9,8 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from verification.judge import LEFT_OUT, Subject, one_may_be_refused
+from verification.judge import Subject, one_may_be_refused
 from verification.memory import with_extra_bytes
+from verification.outcome import LeftOut
 from verification.problems import Problem
 from verification.property import for_all
 
@@ -36,13 +37,8 @@ def test_nothing_ends_where_a_counter_does(subject: Subject, problem: Problem) -
         longer = {name: MANY_INTERPRETED for name in ("queries", "keys") if getattr(problem, name) > 2}
         problem = replace(problem, **programs, **longer)
     q, k, v, mask = problem.tensors()
-    exact = subject.exact(problem, q, k, v, mask)
-    out = subject.attend(q, k, v, **problem.options(mask))
-    subject.compare(problem, "output", out, exact.output, subject.budget(problem, q, k, v, exact))
-    grad_out = problem.grad_out()
-    right, allowed = subject.exact_gradients(problem, q, k, v, mask, grad_out)
-    answers = subject.gradients(problem, q, k, v, mask, grad_out)
-    subject.compare_gradients(problem, answers, right, allowed, "")
+    subject.assert_right(problem, q, k, v, mask)
+    subject.assert_gradients_right(problem, q, k, v, mask, problem.grad_out())
 
 
 @for_all(
@@ -57,16 +53,12 @@ def test_an_offset_may_pass_32_bits(subject: Subject, problem: Problem) -> None:
     q, k, v, mask = problem.tensors()
     assert mask is not None
     inputs = {"q": q, "k": k, "v": v, "mask": mask, "dO": problem.grad_out()}
-    exact = subject.exact(problem, q, k, v, mask)
-    allowed = subject.budget(problem, q, k, v, exact)
-    right, gradients_allowed = subject.exact_gradients(problem, q, k, v, mask, inputs["dO"])
 
     def judge(name: str, tensor: Tensor) -> None:
         laid = inputs | {name: _spread(tensor, tensor.shape.index(5))}
-        out = subject.attend(laid["q"], laid["k"], laid["v"], **problem.options(laid["mask"]))
-        subject.compare(problem, f"output with {name} spread", out, exact.output, allowed)
-        answers = subject.gradients(problem, laid["q"], laid["k"], laid["v"], laid["mask"], laid["dO"])
-        subject.compare_gradients(problem, answers, right, gradients_allowed, f" with {name} spread")
+        call = laid["q"], laid["k"], laid["v"], laid["mask"]
+        subject.assert_right(problem, *call, f"output with {name} spread")
+        subject.assert_gradients_right(problem, *call, laid["dO"], f" with {name} spread")
 
     for name, tensor in inputs.items():
         if 5 in tensor.shape:
@@ -89,7 +81,7 @@ def _spread(tensor: Tensor, axis: int) -> Tensor:
             memory = torch.empty(elements, dtype=tensor.dtype, device=tensor.device)
         except torch.OutOfMemoryError:
             wanted = elements * tensor.element_size() / 2**30
-            pytest.skip(f"{LEFT_OUT}{wanted:.0f} GiB are wanted on the device, and were not free")
+            raise LeftOut(f"{wanted:.0f} GiB are wanted on the device, and were not free") from None
     else:
         # A sparse file: only the few pages that are written exist, on disk and in memory.
         with tempfile.TemporaryDirectory() as folder:
@@ -107,11 +99,11 @@ def test_how_extra_memory_grows_with_the_sequence(subject: Subject, stage: str) 
     sizes = [_extra_bytes(subject, stage, shortest << doubling) for doubling in range(3)]
     first, second = sizes[1] - sizes[0], sizes[2] - sizes[1]
     growth = "quadratic" if second > 8**0.5 * first else "linear"
-    told = " + ".join(f"{size} bytes at {shortest << doubling}" for doubling, size in enumerate(sizes))
+    sizes_found = " + ".join(f"{size} bytes at {shortest << doubling}" for doubling, size in enumerate(sizes))
     subject.evidence.stated = f"extra memory {stage}: {growth}"
     stated = subject.facts.memory
     if stated is not None:
-        assert growth == stated, f"extra memory is {growth}; the backend states {stated!r}: {told}"
+        assert growth == stated, f"extra memory is {growth}; the backend states {stated!r}: {sizes_found}"
     subject.evidence.problems += 1
 
 

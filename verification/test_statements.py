@@ -1,24 +1,45 @@
 """What a backend states about itself is true, and what it does not state is found out and reported."""
 
-import itertools
+from dataclasses import replace
 
 import pytest
 import torch
-from hypothesis import strategies as st
 
 from verification.judge import Subject, assert_same_bits, one_may_be_refused
-from verification.problems import DTYPES, OWN_NUMBERS, Problem, problems
+from verification.problems import DTYPES, OWN_NUMBERS, Problem
 from verification.property import for_all
+from verification.space import problems
 
 
 def test_plain_attention_is_answered(subject: Subject) -> None:
-    """In one dtype, with 64 or 128 features, causal or not. What refuses everything is never wrong, and of no use."""
-    for dtype, dim, causal in itertools.product(DTYPES, (64, 128), (False, True)):
-        problem = Problem(2, 2, 2, queries=16, keys=16, dim=dim, dtype=dtype, device=str(subject.device))
-        q, k, v, _ = problem.tensors()
+    """In one dtype, with 64 or 128 features and keys, causal or not. What refuses everything is never wrong, and of no
+    use.
+    """
+    plain = subject.domain.plain
+    if plain is not None:
+        q, k, v, mask = replace(plain, device=str(subject.device)).tensors()
+        subject.assert_right(plain, q, k, v, mask)
+        return
+    for dtype in DTYPES:
+        q, k, v, _ = Problem(queries=64, keys=64, dim=64, dtype=dtype, device=str(subject.device)).tensors()
         with one_may_be_refused():
-            subject.attend(q, k, v, causal=causal)
+            subject.attend(q, k, v)
     assert subject.evidence.calls, f"it refuses plain attention: {'; '.join(subject.evidence.refusals)}"
+
+
+def test_what_states_that_it_has_no_gradients_has_none(subject: Subject) -> None:
+    """`forward_only`: the output requires no gradient although q, k and v do: nobody trains with it unawares."""
+    if not subject.facts.forward_only:
+        subject.evidence.calls += 1  # its gradients are judged by the other properties
+        return
+    plain = subject.domain.plain or Problem()
+    q, k, v, mask = (t if t is None or t.dtype == torch.bool else t.requires_grad_() for t in plain.tensors())
+    assert q is not None
+    assert k is not None
+    assert v is not None
+    out = subject.attend(q, k, v, **plain.options(mask))
+    assert not out.requires_grad, "it states that it has no gradients, and its output requires one"
+    subject.evidence.stated = "forward only: it has no gradients"
 
 
 @for_all(problems(), Problem(batch=2, heads=4, kv_heads=2, queries=65, keys=130, dim=64), calls=3)
@@ -47,8 +68,8 @@ def test_how_far_a_nan_in_a_masked_place_reaches(subject: Subject, place: str) -
     problem = Problem(queries=8, keys=8, dim=8, seed=1, device=str(subject.device))
     q, k, v, _ = problem.tensors()
     mask = torch.ones(1, 1, 8, 8, dtype=torch.bool, device=subject.device)
-    mask[..., 3] = False  # key 3: nobody sees it
-    mask[..., :4, 5] = False  # key 5: only the last four queries see it
+    mask[..., 3] = False  # key 3: no query attends to it
+    mask[..., :4, 5] = False  # key 5: only the last four queries attend to it
     reach = "per row"
     for key, unseen_by in ((5, slice(0, 4)), (3, slice(0, 8))):
         poisoned = (k if place == "key" else v).clone()
@@ -69,7 +90,7 @@ def test_how_far_a_nan_in_a_masked_place_reaches(subject: Subject, place: str) -
 
 
 # With a scale of zero a library may leave the product out, and what is in it.
-_SCALES = st.sampled_from([None, 1.0, 0.25, -0.5])
+_SCALES = [None, 1.0, 0.25, -0.5]
 
 
 @for_all(problems(mask=None, causal=False, scale=_SCALES), Problem(queries=2, keys=3, dim=2), Problem())
@@ -94,7 +115,7 @@ def test_a_nan_that_is_not_masked_shows_in_every_row_that_attends_to_it(subject:
 
 
 @for_all(
-    problems(layout=st.sampled_from(OWN_NUMBERS), scale=_SCALES),
+    problems(layout=OWN_NUMBERS, scale=_SCALES),
     Problem(queries=3, keys=3, dim=2),
     Problem(batch=2, heads=2, queries=40, keys=40, dim=8, causal=True),
 )
@@ -107,7 +128,10 @@ def test_a_nan_in_a_query_shows_in_its_row_alone(subject: Subject, problem: Prob
     poisoned[:, :, place, 0] = float("nan")
     out = subject.attend(problem.placed(poisoned, problem.layout), k, v, **problem.options(mask))
     others = torch.arange(problem.queries, device=subject.device) != place
-    assert not out[:, :, others].isnan().any(), "a NaN in a query reaches another row"
+    if out[:, :, others].isnan().any():
+        # What torch's own product does on this machine is no fault of the kernel's.
+        subject.blame_the_machine(problem, q, k, v, mask, place)
+        raise AssertionError("a NaN in a query reaches another row")
     row = out[:, :, place][attends_to_a_key[:, :, place]]
     hidden = subject.device.type in subject.facts.hides_nan
     # What hides it gives zero; where a mask is given it may show all the same. What looks like an answer is wrong.
