@@ -20,13 +20,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchmarks import __main__ as command
-from benchmarks import ceilings, children, verify
+from benchmarks import ceilings, children
 from benchmarks.children import Row
 from benchmarks.sweep import Plan
 from benchmarks.workloads import STAGES, WORKLOADS
 
 if TYPE_CHECKING:
     import torch
+
+    from verification.parallel import Job
 
 ROOT = Path(__file__).parents[1]
 
@@ -90,6 +92,7 @@ def main(arguments: list[str] | None = None) -> int:
     start = time.time()
 
     import implementations
+    from verification import parallel
 
     size = REHEARSAL if given.rehearse else ON_A_GPU
     try:
@@ -112,9 +115,9 @@ def main(arguments: list[str] | None = None) -> int:
             for plan in _ahead(size)
             for name in filter(_compiles, backends)
         ]
-        verified = verify.verify(
+        verified = parallel.verify(
             given.out / "verification.json",
-            _jobs(backends, size.files or verify.chapters()),
+            _jobs(backends, size.files or parallel.chapters()),
             device,
             size.profile,
             deadline=ends(VERIFICATION_END),
@@ -170,13 +173,15 @@ def _compiles(backend: str) -> bool:
     return "triton" in backend
 
 
-def _jobs(backends: Sequence[str], chapters: tuple[str, ...]) -> list[verify.Job]:
+def _jobs(backends: Sequence[str], chapters: tuple[str, ...]) -> "list[Job]":
     """One process for a backend, and one for each file of tests where it is busy compiling.
 
     Those take turns: what two have in common is compiled for the one that comes first.
     """
-    whole = [verify.Job(name, chapters) for name in backends if not _compiles(name)]
-    return whole + [verify.Job(name, (chapter,)) for chapter in chapters for name in filter(_compiles, backends)]
+    from verification.parallel import Job
+
+    whole = [Job(name, chapters) for name in backends if not _compiles(name)]
+    return whole + [Job(name, (chapter,)) for chapter in chapters for name in filter(_compiles, backends)]
 
 
 def _ahead(size: Size) -> list[Plan]:

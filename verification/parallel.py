@@ -1,7 +1,8 @@
-"""The verification spread over the cores of a machine and held to a deadline, its results in one file.
+"""The verification in parallel processes and held to a deadline, its results in one file.
 
-Each job is a pytest of its own with the plugin `benchmarks.deadline`, and without the settings of pyproject.toml: they
-ask for plugins that a GPU box need not have.
+Each job is a pytest of its own with the plugin `verification.deadline`, and without the settings of pyproject.toml:
+they ask for plugins that a GPU box need not have. That is why pytest-xdist does not do this: a GPU box has only pytest
+and hypothesis, and a kernel that never returns can be ended from outside its process alone.
 """
 
 import json
@@ -15,10 +16,11 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    import torch
+import torch
+
+from verification.provenance import write
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "verification"
@@ -59,7 +61,7 @@ def chapters() -> tuple[str, ...]:
 def verify(
     path: Path,
     jobs: Sequence[Job],
-    device: "torch.device",
+    device: torch.device,
     profile: str,
     *,
     deadline: float,
@@ -80,8 +82,6 @@ def verify(
             )
         )
     found = _joined(parts)
-    from verification.provenance import write
-
     write(path, "verification", device, profile=profile, duration_s=round(time.time() - start, 1), **found)
     return found["results"]
 
@@ -97,7 +97,7 @@ def _run(
     arguments = [
         *(sys.executable, "-m", "pytest", *(str(FOLDER / f"test_{chapter}.py") for chapter in job.chapters), "-v"),
         *("-c", os.devnull, "--rootdir", str(ROOT), "--confcutdir", str(ROOT), "-p", "no:cacheprovider"),
-        *("-p", "benchmarks.deadline", "--deadline", str(deadline), "--hypothesis-profile", profile),
+        *("-p", "verification.deadline", "--deadline", str(deadline), "--hypothesis-profile", profile),
         *("--backend", job.backend, "--device", device_type, "--results", str(results)),
     ]
     with log.open("w", encoding="utf-8") as said:
@@ -152,16 +152,16 @@ def _test_of(one: Result) -> str:
 
 def _of_lost(lost: Lost, one: Result) -> Result:
     died_in_it = lost.died_in == _test_of(one)
-    told = f"{lost.reason}, in {lost.died_in}" if lost.died_in else lost.reason
+    reason = f"{lost.reason}, in {lost.died_in}" if lost.died_in else lost.reason
     return {
         "backend": lost.job.backend,
         "property": one["id"],
         "outcome": "fail" if died_in_it else "left out",
-        "reason": told,
+        "reason": reason,
         "problems": 0,
         "refusals": 0,
         "worst": {},
         "worst_by_length": {},
-        "counterexample": told if died_in_it else None,
+        "counterexample": reason if died_in_it else None,
         "duration_s": 0.0,
     }

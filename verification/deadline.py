@@ -1,22 +1,23 @@
-"""A pytest plugin, `-p benchmarks.deadline --deadline SECONDS`: at that time the tests end, and the run says so.
+"""A pytest plugin, `-p verification.deadline --deadline SECONDS`: at that time the tests end, and the run says so.
 
-A test that is not begun, or not done, is skipped with a reason, so that what was found before still reaches the results
-file. pytest is imported where it is used: asv imports this module only to look for benchmarks in it.
+A test that has not begun by then, or has not finished, is skipped with a reason, so that what was found before it
+still reaches the results file.
 """
 
 import signal
 import time
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
-if TYPE_CHECKING:
-    import pytest
+import pytest
+
+from verification.judge import LEFT_OUT
 
 
-def pytest_addoption(parser: "pytest.Parser") -> None:
+def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--deadline", type=float, required=True, help="seconds since 1970 at which the tests end")
 
 
-def pytest_pyfunc_call(pyfuncitem: "pytest.Function") -> None:
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> None:
     # Later than setup: only a test that was called is reported with its backend and its property.
     left_s = pyfuncitem.config.option.deadline - time.time()
     if left_s <= 0:
@@ -31,8 +32,4 @@ def pytest_runtest_teardown() -> None:
 
 
 def _stop(when: str) -> NoReturn:
-    import pytest
-
-    from verification.judge import LEFT_OUT
-
     pytest.skip(f"{LEFT_OUT}the time for the verification was used up {when}")
