@@ -46,7 +46,7 @@ def forward_kernel(
     query = first + tl.arange(0, BLOCK_Q)
     q_tile = _rows(q, batch, head, query, queries, DIM, DIM_TILE, EDGE=True)
     last_key = _last_key(query, queries, keys, CAUSAL)
-    inner, end = _sight(mask, first, queries, keys, CAUSAL, BLOCK_Q, BLOCK_K)
+    inner, end = _key_range(mask, first, queries, keys, CAUSAL, BLOCK_Q, BLOCK_K)
 
     if TWO_PASS:
         weighted, row_lse = _two_passes(
@@ -152,7 +152,7 @@ def grad_q_kernel(
 
     grad = tl.full([BLOCK_Q, DIM_TILE], 0.0, tl.float32)
     last_key = _last_key(query, queries, keys, CAUSAL)
-    inner, end = _sight(mask, first, queries, keys, CAUSAL, BLOCK_Q, BLOCK_K)
+    inner, end = _key_range(mask, first, queries, keys, CAUSAL, BLOCK_Q, BLOCK_K)
     for EDGE in tl.static_range(2):  # pyright: ignore[reportGeneralTypeIssues]
         for start in range(inner if EDGE else 0, end if EDGE else inner, BLOCK_K):
             key = start + tl.arange(0, BLOCK_K)
@@ -274,7 +274,7 @@ def _scores(q_tile, k_tile, mask, batch, head, query, key, last_key, scale_log2,
 
 @_inlined
 def _finite(largest):
-    """While a row has met no key, -inf - -inf would be NaN; any finite shift gives weights of zero."""
+    """While a row has met masked keys only, -inf - -inf would be NaN; any finite shift gives weights of zero."""
     return tl.where(largest == float("-inf"), 0.0, largest)
 
 
@@ -292,13 +292,13 @@ def _last_key(query, queries, keys, CAUSAL: tl.constexpr):
 
 
 @_inlined
-def _sight(mask, first, queries, keys, CAUSAL: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr):
+def _key_range(mask, first, queries, keys, CAUSAL: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr):
     """(inner, end) for the queries from `first`: all of them attend to keys below `inner`, none to keys from `end`."""
     inner, end = keys, keys
     if CAUSAL:
-        first_sees = first + 1 + keys - queries  # so many keys; 0 or less is none
-        inner = tl.minimum(keys, tl.maximum(0, first_sees))
-        end = tl.minimum(keys, tl.maximum(0, first_sees + BLOCK_Q - 1))
+        of_first = first + 1 + keys - queries  # as many keys as the first query attends to; 0 or less is none
+        inner = tl.minimum(keys, tl.maximum(0, of_first))
+        end = tl.minimum(keys, tl.maximum(0, of_first + BLOCK_Q - 1))
     if mask is not None:
         inner = 0
     return inner // BLOCK_K * BLOCK_K, end

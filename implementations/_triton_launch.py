@@ -11,7 +11,7 @@ from torch import Tensor
 from implementations._triton_kernels import INTERPRETED, forward_kernel, grad_kv_kernel, grad_q_kernel
 from implementations._triton_tuning import TuningKey, tile_for
 
-KERNELS: dict[str, Any] = {
+KERNEL_FUNCTIONS: dict[str, Any] = {
     "online": forward_kernel,
     "two_pass": forward_kernel,
     "grad_q": grad_q_kernel,
@@ -43,7 +43,7 @@ def view(tensor: Tensor) -> View:
 
 
 def launch(name: str, inputs: Inputs, *own: View | Tensor) -> None:
-    """Launches the kernel of that name in KERNELS; `own` is what this kernel alone takes."""
+    """Launches the kernel of that name in KERNEL_FUNCTIONS; `own` is what this kernel alone takes."""
     q, k, v, mask, causal, scale = inputs
     if mask is not None:
         # An axis of 1 gets a stride of 0: no mask is written out in full.
@@ -75,7 +75,7 @@ def launch(name: str, inputs: Inputs, *own: View | Tensor) -> None:
         constants["TWO_PASS"] = name == "two_pass"
     tuning_key = TuningKey(_architecture(q.device), name, q.dtype, q.shape[3], v.shape[3], causal, mask is not None)
     multiply_adds = q.shape[0] * q.shape[1] * q.shape[2] * k.shape[2] * (q.shape[3] + v.shape[3])
-    kernel = KERNELS[name]
+    kernel = KERNEL_FUNCTIONS[name]
 
     def grid(chosen: dict[str, Any]) -> tuple[int]:
         # One axis: the others end at 65535 programs.

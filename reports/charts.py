@@ -23,7 +23,7 @@ LINES, LIMIT, CHANGES = "lines", "limit", "changes"  # names of the data in a sp
 
 @dataclass(frozen=True)
 class Axis:
-    """Ticks that are named one by one, so that the axis and the tables write a number alike."""
+    """Ticks that are labelled one by one, so that the axis and the tables write a number alike."""
 
     scale: alt.Scale
     ticks: list[float]
@@ -162,7 +162,7 @@ def _lines(
 
 
 def _limit(y: Axis) -> list[alt.Chart]:
-    """A rule at 1 across the plot, named at its right end."""
+    """A rule at 1 across the plot, labelled at its right end."""
     base = alt.Chart(alt.NamedData(LIMIT)).encode(y=y.y("limit"))
     rule = base.mark_rule(stroke="var(--ink)", strokeWidth=1, opacity=0.75)
     name = base.mark_text(align="right", baseline="bottom", dy=-3, fontSize=11, color="var(--muted)").encode(

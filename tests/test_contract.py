@@ -100,7 +100,7 @@ def test_rows_that_begin_between_two_reads_are_known() -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "raised"),
+    ("message", "raised"),
     [
         ("No available kernel. Aborting execution.", NotImplementedError),
         ("cuDNN Frontend error: [cudnn_frontend] Error: No execution plans", NotImplementedError),
@@ -108,10 +108,10 @@ def test_rows_that_begin_between_two_reads_are_known() -> None:
     ],
 )
 def test_what_torch_refuses_is_a_refusal_and_nothing_else_is(
-    monkeypatch: pytest.MonkeyPatch, told: str, raised: type[Exception]
+    monkeypatch: pytest.MonkeyPatch, message: str, raised: type[Exception]
 ) -> None:
     def fails(*_: object, **__: object) -> None:
-        raise RuntimeError(told)
+        raise RuntimeError(message)
 
     monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", fails)
     with pytest.raises(RuntimeError) as found:
@@ -120,15 +120,15 @@ def test_what_torch_refuses_is_a_refusal_and_nothing_else_is(
 
 
 @pytest.mark.parametrize(
-    ("d_model", "heads", "kv_heads", "told"),
+    ("d_model", "heads", "kv_heads", "message"),
     [
         (10, 3, None, "d_model is 10 and heads 3; wanted heads that divide d_model"),
         (12, 4, 3, "heads is 4 and kv_heads 3; wanted kv_heads that divide heads"),
         (12, 0, None, "d_model is 12 and heads 0; wanted heads that divide d_model"),
     ],
 )
-def test_a_layer_that_cannot_be_dealt_out(d_model: int, heads: int, kv_heads: int | None, told: str) -> None:
-    with pytest.raises(ValueError, match=told):
+def test_a_layer_that_cannot_be_split(d_model: int, heads: int, kv_heads: int | None, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         implementations.SelfAttention(d_model, heads, kv_heads=kv_heads)
 
 

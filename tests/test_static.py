@@ -1,4 +1,4 @@
-"""The accounts of the Triton kernels: what ships holds what is claimed of it, and what does not hold it is seen."""
+"""The accounts of the Triton kernels: what ships breaks no property, and what breaks one is found."""
 
 import json
 import os
@@ -16,14 +16,14 @@ from implementations._triton_tiles import Tile
 from verification.static import __main__ as command
 from verification.static.accounts import accounts, inner_loop
 from verification.static.architectures import ARCHITECTURES, occupancy
-from verification.static.configurations import KERNELS, Configuration, shipped, ships
+from verification.static.configurations import COMPILED_KERNELS, Configuration, shipped, ships
 from verification.static.machine_code import Loop, read_cuda, read_hip
 
 ROOT = Path(__file__).parents[1]
 
 # The command compiles all that ships; here every kernel on every architecture, and once every other choice.
 SUBSET = [
-    *(ships(name, *kernel, torch.bfloat16, 128, "causal") for name in ARCHITECTURES for kernel in KERNELS),
+    *(ships(name, *kernel, torch.bfloat16, 128, "causal") for name in ARCHITECTURES for kernel in COMPILED_KERNELS),
     ships("sm_80", "both", "grad_kv", torch.float16, 64, "causal"),
     ships("sm_90", "both", "grad_q", torch.float16, 256, "causal"),
     ships("sm_90", "online_triton", "forward", torch.bfloat16, 128, "masked"),
@@ -33,7 +33,7 @@ SUBSET = [
 TENSOR_CORE = {"sm_80": "mma.sync", "sm_90": "wgmma", "sm_100": "tcgen05", "gfx942": "mfma"}
 
 
-def test_what_ships_holds_what_is_claimed() -> None:
+def test_what_ships_breaks_no_property() -> None:
     rows = list(accounts(SUBSET))
     assert {str(what): row["faults"] for what, row in zip(SUBSET, rows, strict=True) if row["faults"]} == {}
     for row in rows:
@@ -50,11 +50,11 @@ def test_what_ships_holds_what_is_claimed() -> None:
 def test_a_tile_that_is_too_large_is_seen() -> None:
     small = ships("sm_80", "online_triton", "forward", torch.bfloat16, 128, "causal")
     (row,) = accounts([small._replace(tile=Tile(128, 128, 4, 4))])
-    told = "\n".join(row["faults"])
-    assert re.search(r"\d+ bytes of registers are spilled", told)
-    assert re.search(r"\d+ bytes of stack are used", told)
-    assert f"{row['shared_limit_bytes']} is all that a program may have" in told
-    assert "no multiprocessor has room" in told
+    message = "\n".join(row["faults"])
+    assert re.search(r"\d+ bytes of registers are spilled", message)
+    assert re.search(r"\d+ bytes of stack are used", message)
+    assert f"{row['shared_limit_bytes']} is all that a program may have" in message
+    assert "no multiprocessor has room" in message
 
 
 SCORES = 'tl.dot(q_tile, tl.trans(k_tile), input_precision="ieee") * scale_log2\n    if EDGE'
@@ -74,7 +74,7 @@ FLOAT_SCORES = SCORES.replace("q_tile,", "q_tile.to(tl.float32),").replace("(k_t
 def test_a_product_on_the_wrong_unit_is_seen(
     architecture: str, dtype: str, old: str, new: str, fault: str, tmp_path: Path
 ) -> None:
-    assert any(fault in told for told in _account_of_changed(tmp_path, architecture, dtype, old, new)["faults"])
+    assert any(fault in found for found in _account_of_changed(tmp_path, architecture, dtype, old, new)["faults"])
 
 
 def _account_of_changed(folder: Path, architecture: str, dtype: str, old: str, new: str) -> dict[str, Any]:
@@ -92,9 +92,9 @@ def test_occupancy_by_registers_agrees_with_llvm(tmp_path: Path) -> None:
     """LLVM writes how many warps a SIMD holds; a program of four warps has one on each."""
     kernel = "compiled(ships('gfx942', 'both', 'grad_q', torch.bfloat16, 64, 'causal')).asm['amdgcn']"
     assembly = _in_a_process_that_compiles(tmp_path, kernel)
-    told = re.search(r"; Occupancy: (\d+)", assembly)
-    assert told
-    assert occupancy("gfx942", 4, read_hip(assembly).registers, 0, 0)[0] == int(told[1])
+    stated = re.search(r"; Occupancy: (\d+)", assembly)
+    assert stated
+    assert occupancy("gfx942", 4, read_hip(assembly).registers, 0, 0)[0] == int(stated[1])
 
 
 def _in_a_process_that_compiles(folder: Path, expression: str) -> Any:

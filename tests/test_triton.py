@@ -70,7 +70,7 @@ class Launches:
 @pytest.fixture
 def launches(monkeypatch: pytest.MonkeyPatch) -> Launches:
     recorded = Launches()
-    monkeypatch.setattr(_triton_launch, "KERNELS", dict.fromkeys(_triton_launch.KERNELS, recorded))
+    monkeypatch.setattr(_triton_launch, "KERNEL_FUNCTIONS", dict.fromkeys(_triton_launch.KERNEL_FUNCTIONS, recorded))
     return recorded
 
 
@@ -349,7 +349,7 @@ def test_nothing_is_timed_in_the_interpreter(monkeypatch: pytest.MonkeyPatch, ch
 
 @each_backend
 @pytest.mark.parametrize(
-    ("dtype", "dim", "told"),
+    ("dtype", "dim", "reason"),
     [
         (torch.float64, 8, "no answer to a float64 question"),
         (torch.bfloat16, 8, "interpreter keeps bfloat16 as raw integers"),
@@ -357,10 +357,10 @@ def test_nothing_is_timed_in_the_interpreter(monkeypatch: pytest.MonkeyPatch, ch
     ],
 )
 def test_what_the_kernels_do_not_answer_is_refused(
-    attend: implementations.Attend, dtype: torch.dtype, dim: int, told: str
+    attend: implementations.Attend, dtype: torch.dtype, dim: int, reason: str
 ) -> None:
     q = torch.zeros(1, 1, 2, dim, dtype=dtype)
-    with pytest.raises(NotImplementedError, match=told):
+    with pytest.raises(NotImplementedError, match=reason):
         attend(q, q, q)
 
 
