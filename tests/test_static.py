@@ -1,4 +1,4 @@
-"""The accounts of the Triton kernels: what ships breaks no property, and what breaks one is found."""
+"""The table of the compiled Triton kernels: what ships breaks no property, and what breaks one is found."""
 
 import json
 import os
@@ -14,10 +14,10 @@ import torch
 
 from implementations._triton_tiles import Tile
 from verification.static import __main__ as command
-from verification.static.accounts import accounts, inner_loop
 from verification.static.architectures import ARCHITECTURES, occupancy
 from verification.static.configurations import COMPILED_KERNELS, Configuration, shipped, ships
 from verification.static.machine_code import Loop, read_cuda, read_hip
+from verification.static.table import inner_loop, rows_of
 
 ROOT = Path(__file__).parents[1]
 
@@ -34,7 +34,7 @@ TENSOR_CORE = {"sm_80": "mma.sync", "sm_90": "wgmma", "sm_100": "tcgen05", "gfx9
 
 
 def test_what_ships_breaks_no_property() -> None:
-    rows = list(accounts(SUBSET))
+    rows = list(rows_of(SUBSET))
     assert {str(what): row["faults"] for what, row in zip(SUBSET, rows, strict=True) if row["faults"]} == {}
     for row in rows:
         # The tensor cores of gfx942 multiply float32 as it is.
@@ -49,7 +49,7 @@ def test_what_ships_breaks_no_property() -> None:
 
 def test_a_tile_that_is_too_large_is_seen() -> None:
     small = ships("sm_80", "online_triton", "forward", torch.bfloat16, 128, "causal")
-    (row,) = accounts([small._replace(tile=Tile(128, 128, 4, 4))])
+    (row,) = rows_of([small._replace(tile=Tile(128, 128, 4, 4))])
     message = "\n".join(row["faults"])
     assert re.search(r"\d+ bytes of registers are spilled", message)
     assert re.search(r"\d+ bytes of stack are used", message)
@@ -64,28 +64,28 @@ FLOAT_SCORES = SCORES.replace("q_tile,", "q_tile.to(tl.float32),").replace("(k_t
 @pytest.mark.parametrize(
     ("architecture", "dtype", "old", "new", "fault"),
     [
-        ("sm_80", "bfloat16", SCORES, FLOAT_SCORES, "2 of 4 products are done beside the tensor cores"),
+        ("sm_80", "bfloat16", SCORES, FLOAT_SCORES, "2 of 4 products are not done by the tensor cores"),
         ("gfx942", "bfloat16", SCORES, FLOAT_SCORES, "tensor-core instructions multiply float32"),
         ("sm_80", "float32", '"ieee"', '"tf32"', "float32 products round their operands"),
         ("sm_100", "float32", '"ieee"', '"tf32"', "float32 products round their operands"),
     ],
-    ids=["half beside the tensor cores", "half as float32", "tf32", "tf32 by tcgen05"],
+    ids=["half not by the tensor cores", "half as float32", "tf32", "tf32 by tcgen05"],
 )
 def test_a_product_on_the_wrong_unit_is_seen(
     architecture: str, dtype: str, old: str, new: str, fault: str, tmp_path: Path
 ) -> None:
-    assert any(fault in found for found in _account_of_changed(tmp_path, architecture, dtype, old, new)["faults"])
+    assert any(fault in found for found in _row_of_changed(tmp_path, architecture, dtype, old, new)["faults"])
 
 
-def _account_of_changed(folder: Path, architecture: str, dtype: str, old: str, new: str) -> dict[str, Any]:
-    """The account of the online kernel from a copy of the kernels with that change."""
+def _row_of_changed(folder: Path, architecture: str, dtype: str, old: str, new: str) -> dict[str, Any]:
+    """The row of the online kernel from a copy of the kernels with that change."""
     shutil.copytree(ROOT / "implementations", folder / "implementations")
     kernels = folder / "implementations" / "_triton_kernels.py"
     source = kernels.read_text()
     assert old in source
     kernels.write_text(source.replace(old, new))
     changed = f"ships({architecture!r}, 'online_triton', 'forward', torch.{dtype}, 64, 'causal')"
-    return _in_a_process_that_compiles(folder, f"account({changed})")
+    return _in_a_process_that_compiles(folder, f"row_of({changed})")
 
 
 def test_occupancy_by_registers_agrees_with_llvm(tmp_path: Path) -> None:
@@ -101,7 +101,7 @@ def _in_a_process_that_compiles(folder: Path, expression: str) -> Any:
     """The value of the expression; `implementations` is taken from the folder if it is there."""
     script = (
         "import json, sys, torch\n"
-        "from verification.static.accounts import account, only_compile\n"
+        "from verification.static.table import only_compile, row_of\n"
         "from verification.static.configurations import ships\n"
         "only_compile(sys.argv[1])\n"
         "from verification.static.compiling import compiled\n"
@@ -149,13 +149,13 @@ def test_the_command_fails_where_a_claim_is_broken(
     }
     file = tmp_path / "static.json"
     monkeypatch.setattr(sys, "argv", ["static", "--json", str(file)])
-    monkeypatch.setattr(command, "accounts", lambda _: iter([row]))
+    monkeypatch.setattr(command, "rows_of", lambda _: iter([row]))
     assert command.main() == 1
     assert "BROKEN: 8 bytes of registers are spilled" in capsys.readouterr().out
     table = json.loads(file.read_text())
     assert (table["schema"], table["kind"], table["rows"]) == (1, "static", [row])
     assert table["provenance"]["versions"]["triton"]
-    monkeypatch.setattr(command, "accounts", lambda _: iter([row | {"spill_bytes": 0, "faults": []}]))
+    monkeypatch.setattr(command, "rows_of", lambda _: iter([row | {"spill_bytes": 0, "faults": []}]))
     assert command.main() == 0
 
 
