@@ -62,7 +62,7 @@ def forward_kernel(
     tl.store(lse + (batch * heads + head) * queries + query, row_lse, mask=query < queries)
 
 
-# The passes: how a walk over the blocks of keys becomes a softmax. Each gives the output, normalised, and the row's
+# The passes: how a loop over the blocks of keys becomes a softmax. Each gives the output, normalised, and the row's
 # log-sum-exp. Only the blocks at an edge pay for masking.
 
 
@@ -203,8 +203,8 @@ def grad_kv_kernel(
         inner = queries
     grad_key = tl.full([BLOCK_K, DIM_TILE], 0.0, tl.float32)
     grad_value = tl.full([BLOCK_K, VALUE_TILE], 0.0, tl.float32)
-    # The heads in one walk, with their masked blocks first: a loop over heads round it would keep the addresses that
-    # all heads share in registers, and drain the pipeline with each head.
+    # One loop over the blocks of all heads, those with masked pairs first: an outer loop over the heads would keep the
+    # addresses that all heads share in registers, and drain the pipeline after each head.
     for INNER in tl.static_range(2):  # pyright: ignore[reportGeneralTypeIssues]
         start, stop = (inner, queries) if INNER else (begin, inner)
         member, block = 0, start

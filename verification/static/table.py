@@ -47,7 +47,7 @@ def row_of(configuration: Configuration) -> dict[str, Any]:
     tensor_columns = getattr(kernel.metadata, "tmem_size", None) or 0
     programs, limited_by = occupancy(configuration.architecture, tile.warps, code.registers, shared, tensor_columns)
     instructions = inner_loop(configuration, code.loops)
-    walked = tile.queries if configuration.kernel == "grad_kv" else tile.keys
+    looped_over = tile.queries if configuration.kernel == "grad_kv" else tile.keys
     return {
         "architecture": configuration.architecture,
         "backend": configuration.backend,
@@ -66,7 +66,7 @@ def row_of(configuration: Configuration) -> dict[str, Any]:
         "programs_per_multiprocessor": programs,
         "limited_by": limited_by,
         "inner_loop_instructions": instructions,
-        "instructions_per_key": round(instructions / walked, 2),
+        "instructions_per_key": round(instructions / looped_over, 2),
         "faults": faults(configuration, code, shared, programs, kernel.asm["ttir"], kernel.asm["ttgir"]),
     }
 
