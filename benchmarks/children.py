@@ -12,7 +12,7 @@ from typing import IO, Any
 
 from benchmarks.sweep import Finding, Plan, as_row
 
-# Beyond its seconds: starting Python, torch and the device takes some, compiling a row's kernels minutes.
+# In addition to its seconds: to start Python, torch and the device, and on CUDA to compile a row's kernels.
 GRACE_S = {"cpu": 60.0, "cuda": 300.0}
 
 Row = dict[str, Any]

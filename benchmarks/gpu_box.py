@@ -125,7 +125,7 @@ def main(arguments: list[str] | None = None) -> int:
             logs=given.out / "logs",
         )
         for one in ahead:
-            one.result()  # nobody needs it, but an exception is raised here
+            one.result()  # raises what its thread raised
     _say(start, f"verification: {_counted(result['outcome'] for result in verified)}")
     # Those that have to compile come last: what the others leave of their time goes to them.
     by_torch = [name for name in backends if name.startswith("sdpa_")]

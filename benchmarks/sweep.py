@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from implementations import Backend
 
-# Of physical memory, on a CPU. Beyond it an allocation fails and costs a row; swapping costs the machine.
+# Of physical memory, on a CPU. Beyond it an allocation fails, and one row with it; otherwise the machine would swap.
 MEMORY_SHARE = 0.6
 
 HEADLINE_SHARE = 2 / 3

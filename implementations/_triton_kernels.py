@@ -163,7 +163,7 @@ def grad_q_kernel(
             grad_weights = tl.dot(g_tile, tl.trans(v_tile), input_precision="ieee")
             grad_scores = weights * (grad_weights - row_delta[:, None])  # pyright: ignore[reportArgumentType]
             if EDGE:
-                # A select and not a product: what lies in a masked key or value may have made an inf by now.
+                # A select and not a product with 0: a masked key or value may have made an inf by now.
                 attended = _attends(mask, batch, head, query[:, None], key[None, :], last_key[:, None])
                 grad_scores = tl.where(attended, grad_scores, 0.0)
             grad = tl.dot(grad_scores.to(k_tile.dtype), k_tile, grad, input_precision="ieee")

@@ -66,9 +66,9 @@ def launch(name: str, inputs: Inputs, *own: View | Tensor) -> None:
         "VALUE_DIM": v.shape[3],
         "DIM_TILE": _padded(q.shape[3]),
         "VALUE_TILE": _padded(v.shape[3]),
-        # Without it, "scaled score - maximum" becomes one fused step from the unrounded product where no select
-        # stands between, which is not 0 at the maximum itself and overflows exp2 once scores are huge; and blocks
-        # inside and at the edge of a mask would round differently.
+        # Fused, "scaled score - maximum" is one multiply-add of the unrounded product where no select stands between:
+        # it is not 0 at the maximum itself and overflows exp2 once scores are huge; and blocks inside and at the edge
+        # of a mask would round differently.
         "enable_fp_fusion": False,
     }
     if name in ("online", "two_pass"):

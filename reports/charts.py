@@ -187,7 +187,7 @@ def _value_axis(measure: Measure, records: Sequence[dict[str, Any]]) -> Axis:
         ticks = _round_steps(high)
         scale = alt.Scale(domain=[0, max(high * 1.05, ticks[-1])], nice=False)
     elif measure is ERROR:
-        # Linear near zero, where honest kernels are, and a kernel that is wrong by thousands still fits.
+        # Linear near zero, where right kernels are, and a kernel that is wrong by thousands still fits.
         domain = [0, max(1.6, high * 1.3)]
         ticks = [tick for tick in (0, 0.1, 0.3, 1, 3, *_decades(10, high)) if tick <= domain[1]]
         scale = alt.Scale(type="symlog", constant=0.1, domain=domain, nice=False)

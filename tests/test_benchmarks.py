@@ -114,7 +114,7 @@ def test_the_reason_of_a_refusal_is_the_backends_own(backend_file: WriteBackend)
     assert rows[0]["samples_s"] is None
 
 
-def test_a_slow_backend_is_left_out_with_its_price(backend_file: WriteBackend) -> None:
+def test_a_slow_backend_is_left_out_with_the_time_it_would_take(backend_file: WriteBackend) -> None:
     rows = measured(backend_file(f"time.sleep(1)\nreturn {RIGHT}"), seconds=5.0)
     assert statuses(rows) == ["left out"] * 2
     assert rows[0]["reason"].startswith("would take about 5")
@@ -122,7 +122,7 @@ def test_a_slow_backend_is_left_out_with_its_price(backend_file: WriteBackend) -
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="memory is bounded on Linux only")
-def test_too_much_memory_is_an_exception_and_not_the_machines_death(backend_file: WriteBackend) -> None:
+def test_too_much_memory_is_an_exception_and_the_machine_survives(backend_file: WriteBackend) -> None:
     rows = swept(backend_file(f"if q.shape[2] == 128: torch.ones(1 << 50)\nreturn {RIGHT}"))
     assert statuses(rows) == ["out of memory", "timed"]
 

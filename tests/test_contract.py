@@ -17,7 +17,7 @@ def tensors(**changed: torch.Tensor) -> dict[str, torch.Tensor]:
     return right | changed
 
 
-NONSENSE = {
+INVALID = {
     "wrong rank": (
         tensors(q=torch.zeros(6, 5, 8)),
         r"q has shape \(6, 5, 8\); wanted 4 axes \(batch, heads, sequence, head_dim\)",
@@ -59,12 +59,12 @@ NONSENSE = {
 }
 
 
-@pytest.mark.parametrize("nonsense", NONSENSE)
+@pytest.mark.parametrize("invalid", INVALID)
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_nonsense_is_a_value_error_with_one_clear_line(backend: str, nonsense: str) -> None:
-    given: dict[str, Any] = dict(NONSENSE[nonsense][0])
+def test_invalid_input_is_a_value_error_with_one_clear_line(backend: str, invalid: str) -> None:
+    given: dict[str, Any] = dict(INVALID[invalid][0])
     q, k, v = given.pop("q"), given.pop("k"), given.pop("v")
-    with pytest.raises(ValueError, match=NONSENSE[nonsense][1]) as raised:
+    with pytest.raises(ValueError, match=INVALID[invalid][1]) as raised:
         implementations.load(backend).attend(q, k, v, **given)
     assert "\n" not in str(raised.value)
 

@@ -37,7 +37,7 @@ def test_what_ships_breaks_no_property() -> None:
     rows = list(rows_of(SUBSET))
     assert {str(what): row["faults"] for what, row in zip(SUBSET, rows, strict=True) if row["faults"]} == {}
     for row in rows:
-        # The tensor cores of gfx942 multiply float32 as it is.
+        # The tensor cores of gfx942 multiply float32 without rounding it.
         used = row["dtype"] != "float32" or row["architecture"] == "gfx942"
         assert set(row["tensor_core"]) == ({TENSOR_CORE[row["architecture"]]} if used else set())
         assert row["instructions_per_key"] > 1
@@ -47,7 +47,7 @@ def test_what_ships_breaks_no_property() -> None:
             assert row["async_copies"] > 0, "no loads are on their way while something is computed"
 
 
-def test_a_tile_that_is_too_large_is_seen() -> None:
+def test_a_tile_that_is_too_large_is_a_fault() -> None:
     small = ships("sm_80", "online_triton", "forward", torch.bfloat16, 128, "causal")
     (row,) = rows_of([small._replace(tile=Tile(128, 128, 4, 4))])
     message = "\n".join(row["faults"])
@@ -71,7 +71,7 @@ FLOAT_SCORES = SCORES.replace("q_tile,", "q_tile.to(tl.float32),").replace("(k_t
     ],
     ids=["half not by the tensor cores", "half as float32", "tf32", "tf32 by tcgen05"],
 )
-def test_a_product_on_the_wrong_unit_is_seen(
+def test_a_product_on_the_wrong_unit_is_a_fault(
     architecture: str, dtype: str, old: str, new: str, fault: str, tmp_path: Path
 ) -> None:
     assert any(fault in found for found in _row_of_changed(tmp_path, architecture, dtype, old, new)["faults"])
@@ -123,7 +123,7 @@ def test_every_kernel_dtype_and_width_ships_on_every_architecture() -> None:
     assert len(table) == len(set(table)) == 4 * 4 * (3 * 3 + 3)
 
 
-def test_the_command_fails_where_a_claim_is_broken(
+def test_the_command_fails_where_a_property_is_broken(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     row = {

@@ -77,11 +77,11 @@ def launches(monkeypatch: pytest.MonkeyPatch) -> Launches:
 # The operator.
 
 
-@pytest.mark.parametrize(("sweep", "masked"), [("online", True), ("two_pass", False)])
-def test_the_operator_is_what_torch_takes_it_for(sweep: str, masked: bool) -> None:
+@pytest.mark.parametrize(("passes", "masked"), [("online", True), ("two_pass", False)])
+def test_the_operator_is_what_torch_takes_it_for(passes: str, masked: bool) -> None:
     q, k, v = tensors()
     mask = some_keys()[None, None, None] if masked else None
-    torch.library.opcheck(_triton_attention._ATTENTION, (q, k, v, mask, True, 0.3, sweep))
+    torch.library.opcheck(_triton_attention._ATTENTION, (q, k, v, mask, True, 0.3, passes))
 
 
 def test_the_operator_of_the_backward_pass_is_what_torch_takes_it_for() -> None:
@@ -237,7 +237,7 @@ def test_there_is_one_axis_of_programs(launches: Launches) -> None:
 
 @each_backend
 def test_what_lies_behind_the_diagonal_is_not_read(attend: implementations.Attend) -> None:
-    """The walk over the keys ends at the diagonal: a NaN in a later block of keys meets no product, not even by 0."""
+    """The loop over the keys ends at the diagonal: a NaN in a later block of keys meets no product, not even by 0."""
     q, k, v = tensors(queries=100, keys=100, requires_grad=False)
     k, v = k.clone(), v.clone()
     k[:, :, 64:], v[:, :, 64:] = float("nan"), float("nan")

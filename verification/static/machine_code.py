@@ -18,7 +18,7 @@ TENSOR_CORE = {
 }
 # cp.async, the bulk and tensor copies of Hopper and newer; AMD's loads from memory straight to LDS.
 ASYNC_COPY = re.compile(r"LDGSTS|UBLKCP|UTMALDG|UTMASTG|global_load_lds|(?:global|buffer)_load\w* .*\blds$")
-# Those that multiply float32 as it is: AMD alone has them.
+# Those that multiply float32 without rounding it: AMD alone has them.
 FLOAT_PRODUCT = re.compile(r"v_mfma_f32_\w*(?<![bx])f32\b")
 MULTIPLY_ADD = re.compile(r"FFMA|v_(?:pk_)?fmac?_f32|v_dot2c?_")
 
@@ -46,7 +46,7 @@ class MachineCode(NamedTuple):
     spill_bytes: int
     stack_bytes: int
     tensor_core: dict[str, int]
-    float_products: int  # of these, those that multiply float32 as it is
+    float_products: int  # of these, those that multiply float32 without rounding it
     async_copies: int
     loops: tuple[Loop, ...]
 
@@ -94,7 +94,7 @@ def _from_sass(sass: str) -> list[Instruction]:
     code = []
     for place, text in re.findall(r"^\s+/\*([0-9a-f]{4,})\*/\s+(.*?)\s*;", sass, flags=re.MULTILINE):
         jump = re.search(r"\b(?:BRA|CALL\.REL)\b.* 0x([0-9a-f]+)$", text)
-        ends = re.match(r"(?:BRA[.\w]* 0x|EXIT|RET|BRX|JMP)", text)  # under a predicate it may go on
+        ends = re.match(r"(?:BRA[.\w]* 0x|EXIT|RET|BRX|JMP)", text)  # under a predicate it may fall through
         if text != "NOP":
             code.append(Instruction(place, text, jump[1].zfill(4) if jump else None, not ends))
     return code
