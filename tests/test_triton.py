@@ -248,7 +248,7 @@ def test_what_lies_behind_the_diagonal_is_not_read(attend: implementations.Atten
 
 # Tiles.
 
-QUESTION = TuningKey("sm_90", "online", torch.float16, 8, 16, causal=False, masked=False)
+TUNING_KEY = TuningKey("sm_90", "online", torch.float16, 8, 16, causal=False, masked=False)
 
 
 @pytest.fixture
@@ -305,7 +305,7 @@ def test_a_large_call_runs_with_the_fastest_tile_from_then_on(
     again, second = forward_as_on_a_gpu(monkeypatch, clock, q, k, v)
     assert first == second == [candidates()[-1]]
     assert not clock.milliseconds  # all were timed, and none a second time
-    assert chosen == {QUESTION: (candidates()[-1], dict(zip(candidates(), times, strict=True)))}
+    assert chosen == {TUNING_KEY: (candidates()[-1], dict(zip(candidates(), times, strict=True)))}
     assert torch.equal(again, out)
     assert_within_budget(right, q, k, v)
     assert_within_budget(out, q, k, v)
@@ -316,7 +316,7 @@ def test_a_tile_that_does_not_fit_is_not_chosen(monkeypatch: pytest.MonkeyPatch,
     fits = [2.0] * (len(candidates()) - 1)
     _, launched = forward_as_on_a_gpu(monkeypatch, Clock(None, *fits), *tensors(dtype=torch.float16))
     assert launched == [candidates()[1]]
-    assert chosen[QUESTION].milliseconds[candidates()[0]] == float("inf")
+    assert chosen[TUNING_KEY].milliseconds[candidates()[0]] == float("inf")
 
 
 def test_a_small_call_takes_the_tile_that_ships(monkeypatch: pytest.MonkeyPatch, chosen: dict[TuningKey, Any]) -> None:
@@ -334,7 +334,7 @@ def test_nothing_is_timed_while_a_graph_is_captured(
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     _, later = forward_as_on_a_gpu(monkeypatch, Clock(), *tensors(dtype=torch.float16))
     assert launched == later == [candidates()[0]]
-    assert chosen == {QUESTION: (candidates()[0], {})}
+    assert chosen == {TUNING_KEY: (candidates()[0], {})}
 
 
 def test_nothing_is_timed_in_the_interpreter(monkeypatch: pytest.MonkeyPatch, chosen: dict[TuningKey, Any]) -> None:

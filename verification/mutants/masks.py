@@ -1,4 +1,4 @@
-"""Faults of causality and of masks: shifted, dropped, inverted, broadcast along the wrong axis; rows without a key."""
+"""Faults of causality and of masks: shifted, dropped, inverted, broadcast along the wrong axis; fully masked rows."""
 
 from verification.mutants.mutant import Mutant
 
