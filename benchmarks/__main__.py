@@ -16,7 +16,7 @@ from typing import Any
 
 from benchmarks import children, clock
 from benchmarks.sweep import Plan
-from benchmarks.workloads import DTYPES, LENGTHS, STAGES, WORKLOADS, lengths
+from benchmarks.workloads import LENGTHS, STAGES, TIMED_DTYPE, WORKLOADS, lengths
 
 # One character per row while it runs, as pytest does.
 MARKS = {
@@ -90,7 +90,7 @@ def _arguments() -> argparse.Namespace:
         metavar="SPELLING",
         help="name, module:function or path.py:function; repeatable (default: all that can run here)",
     )
-    parser.add_argument("--device", choices=DTYPES, help="default: cuda where there is one")
+    parser.add_argument("--device", choices=TIMED_DTYPE, help="default: cuda where there is one")
     parser.add_argument("--workload", action="append", metavar="NAME", help=f"{', '.join(WORKLOADS)} (default: all)")
     parser.add_argument("--stage", action="append", metavar="STAGE", help=f"{', '.join(STAGES)} (default: all)")
     parser.add_argument("--max-length", type=int, metavar="N", help="no sequence longer than this")
@@ -115,7 +115,7 @@ def _stop(problem: str) -> int:
 
 
 def that_run_on(device: Any) -> list[str]:
-    """The built-in and registered backends; the reason is told where one is passed over."""
+    """The built-in and registered backends that can run on the device; for any other the reason is printed."""
     import implementations
 
     able = []
@@ -139,15 +139,15 @@ def _sweep(backend: str, plan: Plan, seconds: float, title: str) -> list[Row]:
         on_row=lambda row: print(MARKS[row["status"]], end="", file=sys.stderr, flush=True),
     )
     counts = collections.Counter(row["status"] for row in rows)
-    told = ", ".join(f"{counts[status]} {status}" for status in MARKS if counts[status])
-    print(f" {told} ({time.monotonic() - start:.0f} s)", file=sys.stderr)
+    counted = ", ".join(f"{counts[status]} {status}" for status in MARKS if counts[status])
+    print(f" {counted} ({time.monotonic() - start:.0f} s)", file=sys.stderr)
     for reason, count in _reasons(rows).items():
         print(f"    {reason}" + (f" ({count} rows)" if count > 1 else ""), file=sys.stderr)
     return rows
 
 
 def _reasons(rows: Iterable[Row]) -> collections.Counter[str]:
-    """Why rows have no time, once per reason; that the time was up needs no telling."""
+    """Why rows have no time, each reason once; without those that were left out for want of time."""
     quiet = ("timed", "left out")
     return collections.Counter(f"{row['status']}: {row['reason']}" for row in rows if row["status"] not in quiet)
 

@@ -66,8 +66,8 @@ class Attention:
 
         device_type = "cuda" if torch.cuda.is_available() else "cpu"
         plan = Plan(device_type, tuple(WORKLOADS), tuple(STAGES), tuple(MEASURED_LENGTHS))
-        # asv drops PYTHONPATH from its own import path and leaves the variable set, for the work tree to
-        # creep in by.
+        # asv drops PYTHONPATH from its own import path but leaves the variable set, and through it the child would
+        # import the work tree.
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
         command = [sys.executable, "-P", str(CHILD)]
         return {

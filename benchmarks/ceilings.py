@@ -3,8 +3,8 @@
     python -m benchmarks.ceilings --out reports/data/ceilings.json
 
 Attention is two matrix products and the traffic of its inputs and output, so its TFLOP/s stand against the first of
-these and its bytes a second against the second. They are measured here and now, with the clock that times the
-backends: what a data sheet promises is not what a machine gives for seconds on end.
+these and its bytes a second against the second. They are measured, with the clock that times the backends, since no
+machine sustains the rates of its data sheet.
 """
 
 import argparse
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks import clock
-from benchmarks.workloads import DTYPES
+from benchmarks.workloads import TIMED_DTYPE
 
 if TYPE_CHECKING:
     import torch
@@ -32,7 +32,7 @@ def measure(device: "torch.device", size: int, copied_bytes: int, seconds: float
     """
     import torch
 
-    dtype = getattr(torch, DTYPES[device.type])
+    dtype = getattr(torch, TIMED_DTYPE[device.type])
     a, b = torch.randn(2, size, size, device=device, dtype=dtype).unbind()
     out = torch.empty_like(a)
     source = torch.ones(copied_bytes, dtype=torch.uint8, device=device)
@@ -48,7 +48,7 @@ def measure(device: "torch.device", size: int, copied_bytes: int, seconds: float
             {
                 "what": what,
                 "of": of,
-                "dtype": DTYPES[device.type] if flops else None,
+                "dtype": TIMED_DTYPE[device.type] if flops else None,
                 "samples_s": clock.samples(call, device, box_s=seconds),
                 "flops": flops,
                 "bytes": moved,
@@ -62,7 +62,7 @@ def main() -> None:
         prog="python -m benchmarks.ceilings",
         description="Measures the rate of a matrix product and of a copy; writes them as JSON.",
     )
-    parser.add_argument("--device", choices=DTYPES, help="default: cuda where there is one")
+    parser.add_argument("--device", choices=TIMED_DTYPE, help="default: cuda where there is one")
     parser.add_argument("--size", type=int, metavar="N", help="of the matrices, N x N (default: for the device)")
     parser.add_argument("--bytes", type=int, metavar="N", help="copied (default: for the device)")
     parser.add_argument("--seconds", type=float, default=SECONDS, help="of samples for each (default: %(default)s)")

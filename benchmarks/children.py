@@ -12,7 +12,7 @@ from typing import IO, Any
 
 from benchmarks.sweep import Finding, Plan, as_row
 
-# Beyond its seconds: starting Python, torch and the device takes some, compiling a row's kernels minutes.
+# In addition to its seconds: to start Python, torch and the device, and on CUDA to compile a row's kernels.
 GRACE_S = {"cpu": 60.0, "cuda": 300.0}
 
 Row = dict[str, Any]
@@ -37,7 +37,7 @@ def sweep(
     """
     limit_s = seconds + GRACE_S[plan.device_type] if limit_s is None else limit_s
     rows: list[Row] = []
-    last_words = "before its first row"
+    place = "before its first row"
 
     def end(row: Row) -> None:
         rows.append(row)
@@ -58,19 +58,17 @@ def sweep(
                 if "row" in said:
                     end(said["row"])
                 else:
-                    last_words = f"in {said['begin']}"
+                    place = f"in {said['begin']}"
             hung = process.poll() is None and _still_runs(process)
         finally:
             process.kill()
             process.wait()
             process.stdout.close()
-        death = f"stopped after {limit_s:.0f} s without an end" if hung else _end_of(process.returncode, stderr)
+        cause = f"stopped after {limit_s:.0f} s without an end" if hung else _end_of(process.returncode, stderr)
     reached = {(row["workload"], row["seq_len"], row["stage"]) for row in rows}
     for case in plan.cases():
         if (case.workload.name, case.seq_len, case.stage) not in reached:
-            row = as_row(
-                backend, plan.device_type, case, Finding(at_limit if hung else "crashed", f"{death}, {last_words}")
-            )
+            row = as_row(backend, plan.device_type, case, Finding(at_limit if hung else "crashed", f"{cause}, {place}"))
             end(row)
     return rows
 
@@ -89,7 +87,7 @@ def _lines(stream: IO[bytes], deadline: float) -> Iterator[bytes]:
 
 
 def _still_runs(process: subprocess.Popen[bytes]) -> bool:
-    """Whether it goes on although its output ended: a process that is merely leaving gets a moment for it."""
+    """Whether it goes on although its output ended: a process that is about to exit gets a moment for it."""
     try:
         process.wait(timeout=5)
     except subprocess.TimeoutExpired:

@@ -20,13 +20,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchmarks import __main__ as command
-from benchmarks import ceilings, children, verify
+from benchmarks import ceilings, children
 from benchmarks.children import Row
 from benchmarks.sweep import Plan
 from benchmarks.workloads import STAGES, WORKLOADS
 
 if TYPE_CHECKING:
     import torch
+
+    from verification.parallel import Job
 
 ROOT = Path(__file__).parents[1]
 
@@ -36,7 +38,7 @@ CEILINGS_END, VERIFICATION_END, KERNELS_END, WORKLOADS_END = 0.06, 0.46, 0.74, 0
 # A test or a row that has begun may end after its part; beyond these seconds it is stopped.
 GRACE_S = 25.0
 
-# Drawing takes some; nothing is measured any more, and a slow machine gets its page too.
+# For the page. Nothing is measured any more then, and a slow machine gets its page too.
 DRAWING_S = 120.0
 
 # Processes that compile while others verify.
@@ -44,7 +46,7 @@ COMPILING = 8
 
 SWEEP = [sys.executable, "-m", "benchmarks.sweep"]
 
-# Of a backend's share of a sweep: for Python, torch, and a device that wakes.
+# Of a backend's share of a sweep: to start Python, import torch and initialise the device.
 LOADING_S = 6.0
 
 
@@ -90,6 +92,7 @@ def main(arguments: list[str] | None = None) -> int:
     start = time.time()
 
     import implementations
+    from verification import parallel
 
     size = REHEARSAL if given.rehearse else ON_A_GPU
     try:
@@ -112,9 +115,9 @@ def main(arguments: list[str] | None = None) -> int:
             for plan in _ahead(size)
             for name in filter(_compiles, backends)
         ]
-        verified = verify.verify(
+        verified = parallel.verify(
             given.out / "verification.json",
-            _jobs(backends, size.files or verify.chapters()),
+            _jobs(backends, size.files or parallel.chapters()),
             device,
             size.profile,
             deadline=ends(VERIFICATION_END),
@@ -122,9 +125,9 @@ def main(arguments: list[str] | None = None) -> int:
             logs=given.out / "logs",
         )
         for one in ahead:
-            one.result()  # nobody needs it, but an exception is raised here
+            one.result()  # raises what its thread raised
     _say(start, f"verification: {_counted(result['outcome'] for result in verified)}")
-    # Those whose kernels are compiled first come last: the others leave them some of their time.
+    # Those that have to compile come last: what the others leave of their time goes to them.
     by_torch = [name for name in backends if name.startswith("sdpa_")]
     compiled = [name for name in backends if _compiles(name)]
     rows = _sweep([*by_torch, *compiled], size.kernels, ends(KERNELS_END))
@@ -134,9 +137,9 @@ def main(arguments: list[str] | None = None) -> int:
     rows += _sweep([*others, *compiled], size.workloads, ends(WORKLOADS_END))
     command.write(given.out / "sweep.json", rows, device, given.seconds, round(time.time() - start, 1))
     _say(start, f"kernels and workloads: {_counted(row['status'] for row in rows)}")
-    # A machine that is throttled gives less in the end, and times in between are of neither.
+    # Where the machine was throttled meanwhile these are lower, and the times in between belong to neither.
     measured = _ceilings(after, size, device, ends(1.0)) and measured
-    _say(start, f"ceilings, of what they were: {_beside(before, after)}" if measured else "ceilings: FAILED")
+    _say(start, f"ceilings, of what they were: {_compared(before, after)}" if measured else "ceilings: FAILED")
     drawn = _draw(given.out)
     _say(start, f"{given.out / 'index.html'}" if drawn else "the page: FAILED")
     right = not any(result["outcome"] == "fail" for result in verified)
@@ -170,17 +173,19 @@ def _compiles(backend: str) -> bool:
     return "triton" in backend
 
 
-def _jobs(backends: Sequence[str], chapters: tuple[str, ...]) -> list[verify.Job]:
+def _jobs(backends: Sequence[str], chapters: tuple[str, ...]) -> "list[Job]":
     """One process for a backend, and one for each file of tests where it is busy compiling.
 
-    Those take turns: what two have in common is compiled for the one that comes first.
+    The backends that compile alternate: what two of them share is compiled by the first and found by the second.
     """
-    whole = [verify.Job(name, chapters) for name in backends if not _compiles(name)]
-    return whole + [verify.Job(name, (chapter,)) for chapter in chapters for name in filter(_compiles, backends)]
+    from verification.parallel import Job
+
+    whole = [Job(name, chapters) for name in backends if not _compiles(name)]
+    return whole + [Job(name, (chapter,)) for chapter in chapters for name in filter(_compiles, backends)]
 
 
 def _ahead(size: Size) -> list[Plan]:
-    """What brings a backend to compile the kernels of both sweeps: each workload and stage, at one length."""
+    """Plans that make a backend compile the kernels of both sweeps: each workload and stage, at one length."""
     kernels, usual = size.kernels, size.workloads
     return [
         *(replace(kernels, workloads=(name,), lengths=(min(kernels.lengths),)) for name in kernels.workloads),
@@ -191,7 +196,7 @@ def _ahead(size: Size) -> list[Plan]:
 def _compile(backend: str, plan: Plan, deadline: float) -> None:
     """Fills Triton's cache on disk beside other processes, so that a sweep finds compiled what it times alone.
 
-    What these rows say of time is worth nothing, and nobody gets to see it.
+    The times of these rows mean nothing, since other processes run beside them, and are dropped.
     """
     left = deadline - time.time()
     if left > 0:
@@ -225,7 +230,7 @@ def _ceilings(out: Path, size: Size, device: "torch.device", deadline: float) ->
     )
 
 
-def _beside(before: Path, after: Path) -> str:
+def _compared(before: Path, after: Path) -> str:
     """The rates of the second file as shares of those of the first."""
     first, second = (json.loads(path.read_text(encoding="utf-8"))["rows"] for path in (before, after))
     return ", ".join(

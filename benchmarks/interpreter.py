@@ -1,4 +1,4 @@
-"""Keeps Triton's interpreter off the clock: its time is not a time."""
+"""Nothing is timed that Triton's interpreter runs: that time says nothing of a GPU."""
 
 import contextlib
 import importlib.util

@@ -1,7 +1,7 @@
-"""asv's entry for this machine, without a question asked, and with its GPU: `python -m benchmarks.machine`.
+"""Writes asv's entry for this machine, with its GPU, without asking: `python -m benchmarks.machine`.
 
-asv knows no GPU, but copies keys it does not know into its results, its pages and the identity of a graph:
-after a driver update a new line begins, which is right, since its step is no commit's doing.
+asv has no field for a GPU, but copies keys it does not know into its results and its pages, and draws a line for each
+combination of them: after a driver update a new line begins, as it should, since no commit caused the step.
 """
 
 import json

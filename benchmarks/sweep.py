@@ -1,9 +1,9 @@
-"""One backend, row by row in a process of its own: each row is verified, then timed, or told why not.
+"""One backend, row by row in a process of its own: each row is verified and then timed, or has a reason.
 
     python -m benchmarks.sweep online --device cpu --workload gpt2 --stage forward --length 512 --seconds 10
 
 Every row goes to standard output as a line of JSON as soon as it is known, after a line that says which row
-is begun: a process that dies leaves behind what it had, and where it was.
+is begun: a process that dies leaves the rows that it had finished, and the name of the one that it died in.
 """
 
 import argparse
@@ -18,14 +18,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from benchmarks import clock, interpreter
-from benchmarks.workloads import DTYPES, WORKLOADS, Case
+from benchmarks.workloads import TIMED_DTYPE, WORKLOADS, Case
 
 if TYPE_CHECKING:
     import torch
 
     from implementations import Backend
 
-# Of physical memory, on a CPU. Beyond it an allocation fails and costs a row; swapping costs the machine.
+# Of physical memory, on a CPU. Beyond it an allocation fails, and one row with it; otherwise the machine would swap.
 MEMORY_SHARE = 0.6
 
 HEADLINE_SHARE = 2 / 3
@@ -44,7 +44,7 @@ class Plan:
     lengths: tuple[int, ...]
 
     def chains(self) -> list[list[Case]]:
-        """The cases by workload and stage, lengths rising: each tells what the next will take."""
+        """The cases by workload and stage, lengths rising: the time of each predicts that of the next."""
         return [
             [Case(WORKLOADS[name], length, stage) for length in sorted(self.lengths)]
             for name in self.workloads
@@ -101,7 +101,7 @@ def as_row(backend: str, device_type: str, case: Case, finding: Finding) -> dict
         "head_dim": w.head_dim,
         "seq_len": case.seq_len,
         "causal": w.causal,
-        "dtype": DTYPES[device_type],
+        "dtype": TIMED_DTYPE[device_type],
         "stage": case.stage,
         "flops": case.flops,
         **vars(finding),
@@ -130,15 +130,15 @@ def sweep(
     headline = waiting[0] if waiting else []
     box_s = max(LEAST_BOX_S, min(MOST_BOX_S, (deadline - start) / len(plan.cases()) / 2))
     expected: dict[int, float] = {}
-    pace = 0.0  # seconds for a floating-point operation, the best so far
+    s_per_flop = 0.0  # the best so far
 
-    def price(chain: list[Case]) -> float:
-        return expected.get(id(chain), pace * chain[0].flops * (clock.FEWEST + 1))
+    def expected_s(chain: list[Case]) -> float:
+        return expected.get(id(chain), s_per_flop * chain[0].flops * (clock.FEWEST + 1))
 
     while waiting:
-        fits = bool(headline) and time.monotonic() + price(headline) <= start + HEADLINE_SHARE * (deadline - start)
-        chain = headline if fits else min(waiting, key=price)
-        wanted, left = price(chain), deadline - time.monotonic()
+        fits = bool(headline) and time.monotonic() + expected_s(headline) <= start + HEADLINE_SHARE * (deadline - start)
+        chain = headline if fits else min(waiting, key=expected_s)
+        wanted, left = expected_s(chain), deadline - time.monotonic()
         case = chain.pop(0)
         growth = (chain[0].seq_len / case.seq_len) ** 2 if chain else 1.0
         if wanted > left or left <= 0:
@@ -153,12 +153,12 @@ def sweep(
                 return
             expected[id(chain)] = cost.of_longer(growth, box_s)
             if finding.status == "timed":
-                pace = min(pace or math.inf, cost.call_s / case.flops)
+                s_per_flop = min(s_per_flop or math.inf, cost.call_s / case.flops)
         waiting = [chain for chain in waiting if chain]
 
 
 def _owner_of_attend(backend: "Backend") -> str | None:
-    """The built-in backend whose attend this one takes over unchanged: timing it again would tell nothing."""
+    """The built-in backend whose attend this one takes over unchanged: timing it again would measure nothing new."""
     package, _, owner = getattr(backend.attend, "__module__", "").rpartition(".")
     return owner if package == "implementations" and ":" not in backend.name and owner != backend.name else None
 
@@ -174,14 +174,14 @@ def measure(
         with interpreter.forbidden(), torch.set_grad_enabled(case.stage == "backward"):
             return _verify_then_time(backend, case, device, box_s, start + limit_s)
     except NotImplementedError as refusal:
-        finding = Finding("refused", _told(refusal))
+        finding = Finding("refused", _reason(refusal))
     except clock.OverrunError as overrun:
         finding = Finding("left out", _too_long(overrun.needed_s, start + limit_s - time.monotonic()))
     except Exception as error:
         if _is_out_of_memory(error):
-            finding = Finding("out of memory", _told(error))
+            finding = Finding("out of memory", _reason(error))
         else:
-            finding = Finding("failed", f"{type(error).__name__}: {_told(error)}")
+            finding = Finding("failed", f"{type(error).__name__}: {_reason(error)}")
     if device.type == "cuda":
         # An illegal access makes every later call fail: this raises then, and the process has to end.
         torch.cuda.synchronize(device)
@@ -225,7 +225,7 @@ def prepare(backend: "Backend", case: Case, device: "torch.device") -> tuple[Cal
     from verification import spotcheck
 
     w = case.workload
-    factory: dict[str, Any] = {"device": device, "dtype": getattr(torch, DTYPES[device.type])}
+    factory: dict[str, Any] = {"device": device, "dtype": getattr(torch, TIMED_DTYPE[device.type])}
     torch.manual_seed(case.seq_len)
     if case.stage == "layer":
         layer = SelfAttention(w.d_model, w.heads, kv_heads=w.kv_heads, backend=backend, **factory)
@@ -269,7 +269,7 @@ def _is_out_of_memory(error: Exception) -> bool:
     )
 
 
-def _told(error: Exception) -> str:
+def _reason(error: Exception) -> str:
     return str(error).strip().partition("\n")[0] or "gives no reason"
 
 
@@ -288,7 +288,7 @@ def main(argv: list[str], *, unavailable: str | None = None) -> None:
         prog="python -m benchmarks.sweep", description="Sweeps one backend; a line of JSON a row."
     )
     parser.add_argument("backend")
-    parser.add_argument("--device", required=True, choices=DTYPES)
+    parser.add_argument("--device", required=True, choices=TIMED_DTYPE)
     parser.add_argument("--workload", required=True, nargs="+", choices=WORKLOADS)
     parser.add_argument("--stage", required=True, nargs="+")
     parser.add_argument("--length", required=True, nargs="+", type=int)
@@ -317,21 +317,21 @@ def main(argv: list[str], *, unavailable: str | None = None) -> None:
     if device.type == "cpu" and sys.platform == "linux":
         bound_memory()
     if device.type == "cuda":
-        _wake(backend, device)
+        _warm_up(backend, device)
     for case, finding in sweep(backend, plan, device, time.monotonic() + given.seconds, begin):
         end(case, finding)
 
 
-def _wake(backend: "Backend", device: "torch.device") -> None:
-    """Has the device load what the judge computes with.
+def _warm_up(backend: "Backend", device: "torch.device") -> None:
+    """Runs once what the judge computes with, so that the device has loaded it.
 
-    These seconds are no row's: they would be taken for a part of the first one's cost that grows with its length.
+    Otherwise the first row would pay for that, and longer rows would be expected to pay more of it.
     """
     import torch
 
     from verification import budget, oracle
 
-    q, k, v, grad_out = torch.randn(4, 1, 1, 32, 64, device=device, dtype=getattr(torch, DTYPES[device.type]))
+    q, k, v, grad_out = torch.randn(4, 1, 1, 32, 64, device=device, dtype=getattr(torch, TIMED_DTYPE[device.type]))
     _, exact = oracle.gradients(q, k, v, grad_out)
     budget.of_gradients(q, k, v, grad_out, exact, facts=backend.facts)
     budget.of_product(q[0, 0], k[0, 0])
@@ -348,7 +348,7 @@ def _load(spelling: str, device_type: str) -> tuple["Backend | None", "torch.dev
     try:
         backend = implementations.load(spelling)
     except (ValueError, ImportError) as error:
-        return None, None, _told(error)
+        return None, None, _reason(error)
     return backend, device, backend.cannot_run(device)
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from benchmarks import clock, interpreter
 from benchmarks.sweep import prepare
-from benchmarks.workloads import DTYPES, WORKLOADS, Case
+from benchmarks.workloads import TIMED_DTYPE, WORKLOADS, Case
 
 if TYPE_CHECKING:
     import pytest
@@ -40,7 +40,7 @@ def pytest_generate_tests(metafunc: "pytest.Metafunc") -> None:
                 case,
                 id=str(case).replace(" ", "-"),
                 marks=pytest.mark.benchmark(
-                    group=f"{case}, {DTYPES[device.type]}", timer=lambda: clock.synced_time(device)
+                    group=f"{case}, {TIMED_DTYPE[device.type]}", timer=lambda: clock.synced_time(device)
                 ),
             )
             for case in CASES

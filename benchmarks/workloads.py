@@ -3,9 +3,9 @@
 GPT-2 and Llama-3-8B are the shapes people run (12 heads of 64; 32 heads of 128 that share 8 key-value heads),
 and the article's two widths are the shapes people read about. All but one are causal, as in a decoder;
 `article-4096`, which is not, shows beside `llama-2-7b`, the same shape, whether a backend skips the half that
-causality hides.
-The headline is `article-512` at 4096 keys: its matrix of weights is 64 times the size of Q, and fits any
-machine. It stands first, and the first workload is the first to get its time.
+the causal mask removes.
+The headline is `article-512` at 4096 keys: its matrix of weights is 64 times the size of Q, and fits in the memory
+of any machine. It stands first, since the first workload gets its time before the others.
 """
 
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ STAGES = ("forward", "backward", "layer")
 LENGTHS = (128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768)
 LONGEST = {"cpu": 8192, "cuda": 32768}
 
-DTYPES = {"cpu": "float32", "cuda": "bfloat16"}
+TIMED_DTYPE = {"cpu": "float32", "cuda": "bfloat16"}
 
 
 @dataclass(frozen=True)
@@ -74,11 +74,10 @@ def lengths(device_type: str, longest: int | None = None) -> list[int]:
     return [length for length in LENGTHS if length <= limit]
 
 
-def live_pairs(seq_len: int, causal: bool) -> int:
-    """How many (query, key) pairs a head has to look at.
+def unmasked_pairs(seq_len: int, causal: bool) -> int:
+    """How many (query, key) pairs of a head are not masked.
 
-    Counted, where most publications halve the square: theirs is smaller by one part in `seq_len`, 0.8 % at
-    128.
+    Most publications take half of the square instead, which is smaller by one part in `seq_len`, 0.8 % at 128.
     """
     return seq_len * (seq_len + 1) // 2 if causal else seq_len * seq_len
 
@@ -86,14 +85,14 @@ def live_pairs(seq_len: int, causal: bool) -> int:
 def flops(workload: Workload, stage: str, seq_len: int) -> int:
     """Floating-point operations of one call; a multiply and an add are two.
 
-    Forward: Q K^T and P V, 2 dim each for every live pair of every query head. Backward: 2.5 times that, the
+    Forward: Q K^T and P V, 2 dim each for every unmasked pair of every query head. Backward: 2.5 times that, the
     five products of a pass that recomputes the weights. Layer: forward and the GEMMs with W_Q, W_K, W_V and
-    W_O. What a backend computes besides (softmax, a second sweep, the hidden half) is not credited.
+    W_O. What a backend computes besides (softmax, a second pass, the masked half) does not count.
 
     Source of the convention: Dao 2023, arXiv 2307.08691, section 4.1.
     """
     w = workload
-    forward = 4 * w.batch * w.heads * w.head_dim * live_pairs(seq_len, w.causal)
+    forward = 4 * w.batch * w.heads * w.head_dim * unmasked_pairs(seq_len, w.causal)
     if stage == "forward":
         return forward
     if stage == "backward":

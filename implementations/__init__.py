@@ -6,7 +6,7 @@
 torch.Size([1, 8, 128, 64])
 
 Each file in this folder without a leading underscore is one backend; `_contract.py` says what they all promise.
-What they call the article is "Transformer架构详解(3)：自注意力机制深入理解"; 2.4 and the like are its sections.
+"The article" is "Transformer架构详解(3)：自注意力机制深入理解"; 2.4 and the like are its sections.
 Neither Triton nor a GPU is needed until a backend that uses it is loaded.
 """
 

@@ -135,7 +135,7 @@ class _Gradients(torch.autograd.Function):
         grad_q = q.new_empty(q.shape)
         grad_k = k.new_zeros(k.shape[0] * k.shape[1], *k.shape[2:], dtype=state)
         grad_v = v.new_zeros(v.shape[0] * v.shape[1], *v.shape[2:], dtype=state)
-        # exp(-inf - inf) = 0: a row that saw no key has no weights, where -inf - -inf would be NaN.
+        # exp(-inf - inf) = 0: a fully masked row has no weights, where -inf - -inf would be NaN.
         log_sum_exp = log_sum_exp.masked_fill(log_sum_exp == float("-inf"), float("inf"))
         for rows, blocks in _query_blocks(q, k, v, mask, causal, scale):
             query = blocks.rows(blocks.query)

@@ -10,8 +10,8 @@
     scale   dim ** -0.5 unless given
     out     (batch, heads, queries, value_dim), dtype and device of q, new memory, inputs untouched
 
-A backend answers or refuses: the right answer, or NotImplementedError with the reason. Nonsense is a
-ValueError. A fully masked row is exactly zero, and so are its gradients.
+A backend answers or refuses: the right answer, or NotImplementedError with the reason. Inputs that do not fit
+together are a ValueError. A fully masked row is exactly zero, and so are its gradients.
 """
 
 from collections.abc import Callable
@@ -21,7 +21,7 @@ from typing import Literal, Protocol
 import torch
 from torch import Tensor
 
-DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
+INPUT_DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 
 
 class Attend(Protocol):
@@ -50,12 +50,12 @@ class Facts:
 
     scores            the dtype its scores live in; None: the dtype of the input
     sums              the dtype its gradients are added up in, block by block; None: the dtype of the input
-    masked_nonfinite  where a NaN or Inf in a masked value can show, and one in a masked key at most:
-                      "per row" in no row that may not attend to it; "fully masked keys" in none where no query may
-                      attend to that key; "leaks" in any row. None: nothing is stated
+    masked_nonfinite  which rows a NaN or Inf in a masked value can reach; one in a masked key reaches these at most.
+                      "per row": only rows that may attend to it; "fully masked keys": any row, but none where no
+                      query may attend to that key; "leaks": any row. None: nothing is stated
     hides_nan         device types on which a row gives zero where all the scores it attends to are NaN
     deterministic     the same call gives the same bits; None: nothing is stated
-    memory            how what it takes beside its result grows with the sequence; None: nothing is stated
+    memory            how its memory beyond inputs and output grows with the sequence; None: nothing is stated
 
     And where it differs from the contract, which is stated so that all else can be judged, and reported:
 
@@ -77,14 +77,14 @@ class Facts:
 
 
 def check(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> None:
-    """Raises ValueError, saying what was given and what is wanted, unless the inputs make sense together."""
+    """Raises ValueError, with what was given and what is wanted, unless the inputs fit together."""
     for name, tensor in (("q", q), ("k", k), ("v", v)):
         if not isinstance(tensor, Tensor):
             raise ValueError(f"{name} is a {type(tensor).__name__}; wanted a torch.Tensor")
         if tensor.ndim != 4:
             raise ValueError(f"{name} has shape {_shape(tensor)}; wanted 4 axes (batch, heads, sequence, head_dim)")
-        if tensor.dtype not in DTYPES:
-            raise ValueError(f"{name} is {tensor.dtype}; wanted one of {', '.join(map(str, DTYPES))}")
+        if tensor.dtype not in INPUT_DTYPES:
+            raise ValueError(f"{name} is {tensor.dtype}; wanted one of {', '.join(map(str, INPUT_DTYPES))}")
     if not q.dtype == k.dtype == v.dtype:
         raise ValueError(f"q, k, v are {q.dtype}, {k.dtype}, {v.dtype}; wanted one dtype")
     if not q.device == k.device == v.device:

@@ -13,7 +13,7 @@ class SelfAttention(nn.Module):
     x and y are (batch, seq, d_model); the mask is as in `implementations._contract`. heads=1 is single-head
     attention. There is one packed weight, W_QKV, with the rows of W_Q, W_K and W_V under one another, so every
     backend has the same state_dict. Without kv_heads it holds 3 d_model^2 numbers, and W_O d_model^2, whatever the
-    number of heads: heads only say how the rows are dealt out.
+    number of heads: that says only how the rows are split.
 
     Raises ValueError where heads do not divide d_model, or kv_heads do not divide heads.
 

@@ -4,7 +4,7 @@ A spelling is the name of such a file, the name under which an installed package
 the group `attention_suite.backends`), `package.module:function`, or `path/to/file.py:function`.
 
 A file or module from elsewhere may hold, beside its function, the names that a file here does: FACTS, project and
-cannot_run. Without them its function states nothing, is projected for by one product, and runs anywhere.
+cannot_run. Without them its function states nothing, its layer projects by one matrix product, and it runs anywhere.
 """
 
 import difflib

@@ -53,7 +53,7 @@ def attend_with(
         raise NotImplementedError(f"torch does not hand empty inputs to its {_name(kernel)} kernel")
     fused_on_cuda = q.device.type == "cuda" and kernel is not SDPBackend.MATH
     if fused_on_cuda and not all(map(is_aligned, (q, k, v))):
-        # torch would not look, and an access that is not aligned takes the whole process's device with it.
+        # torch does not check, and after one misaligned access every call of the process on that device fails.
         reason = f"reads {_ALIGNED_BYTES} bytes at a time; rows of q, k or v begin between them"
         raise NotImplementedError(f"torch's {_name(kernel)} kernel for CUDA {reason}")
     if fused_on_cuda and max(q.shape[:2]) > _MOST_ON_AN_AXIS:
@@ -101,9 +101,9 @@ def needs_cuda(kernel: SDPBackend, device: torch.device) -> str | None:
 
 
 def is_aligned(tensor: Tensor) -> bool:
-    """Whether each row of the last axis begins where a read of 16 bytes may begin, or torch copies it before it reads.
+    """Whether a read of 16 bytes may begin at each row of the last axis, or torch copies the tensor before it reads.
 
-    It copies what is no multiple of 16 bytes wide.
+    It copies a tensor whose rows are no multiple of 16 bytes wide.
     """
     size = tensor.element_size()
     if tensor.shape[-1] * size % _ALIGNED_BYTES:

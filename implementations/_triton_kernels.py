@@ -46,7 +46,7 @@ def forward_kernel(
     query = first + tl.arange(0, BLOCK_Q)
     q_tile = _rows(q, batch, head, query, queries, DIM, DIM_TILE, EDGE=True)
     last_key = _last_key(query, queries, keys, CAUSAL)
-    inner, end = _sight(mask, first, queries, keys, CAUSAL, BLOCK_Q, BLOCK_K)
+    inner, end = _key_range(mask, first, queries, keys, CAUSAL, BLOCK_Q, BLOCK_K)
 
     if TWO_PASS:
         weighted, row_lse = _two_passes(
@@ -62,7 +62,7 @@ def forward_kernel(
     tl.store(lse + (batch * heads + head) * queries + query, row_lse, mask=query < queries)
 
 
-# The passes: how a walk over the blocks of keys becomes a softmax. Each gives the output, normalised, and the row's
+# The passes: how a loop over the blocks of keys becomes a softmax. Each gives the output, normalised, and the row's
 # log-sum-exp. Only the blocks at an edge pay for masking.
 
 
@@ -152,7 +152,7 @@ def grad_q_kernel(
 
     grad = tl.full([BLOCK_Q, DIM_TILE], 0.0, tl.float32)
     last_key = _last_key(query, queries, keys, CAUSAL)
-    inner, end = _sight(mask, first, queries, keys, CAUSAL, BLOCK_Q, BLOCK_K)
+    inner, end = _key_range(mask, first, queries, keys, CAUSAL, BLOCK_Q, BLOCK_K)
     for EDGE in tl.static_range(2):  # pyright: ignore[reportGeneralTypeIssues]
         for start in range(inner if EDGE else 0, end if EDGE else inner, BLOCK_K):
             key = start + tl.arange(0, BLOCK_K)
@@ -163,7 +163,7 @@ def grad_q_kernel(
             grad_weights = tl.dot(g_tile, tl.trans(v_tile), input_precision="ieee")
             grad_scores = weights * (grad_weights - row_delta[:, None])  # pyright: ignore[reportArgumentType]
             if EDGE:
-                # A select and not a product: what lies in a masked key or value may have made an inf by now.
+                # A select and not a product with 0: a masked key or value may have made an inf by now.
                 attended = _attends(mask, batch, head, query[:, None], key[None, :], last_key[:, None])
                 grad_scores = tl.where(attended, grad_scores, 0.0)
             grad = tl.dot(grad_scores.to(k_tile.dtype), k_tile, grad, input_precision="ieee")
@@ -203,8 +203,8 @@ def grad_kv_kernel(
         inner = queries
     grad_key = tl.full([BLOCK_K, DIM_TILE], 0.0, tl.float32)
     grad_value = tl.full([BLOCK_K, VALUE_TILE], 0.0, tl.float32)
-    # The heads in one walk, with their masked blocks first: a loop over heads round it would keep the addresses that
-    # all heads share in registers, and drain the pipeline with each head.
+    # One loop over the blocks of all heads, those with masked pairs first: an outer loop over the heads would keep the
+    # addresses that all heads share in registers, and drain the pipeline after each head.
     for INNER in tl.static_range(2):  # pyright: ignore[reportGeneralTypeIssues]
         start, stop = (inner, queries) if INNER else (begin, inner)
         member, block = 0, start
@@ -274,7 +274,7 @@ def _scores(q_tile, k_tile, mask, batch, head, query, key, last_key, scale_log2,
 
 @_inlined
 def _finite(largest):
-    """While a row has met no key, -inf - -inf would be NaN; any finite shift gives weights of zero."""
+    """While a row has met masked keys only, -inf - -inf would be NaN; any finite shift gives weights of zero."""
     return tl.where(largest == float("-inf"), 0.0, largest)
 
 
@@ -292,13 +292,13 @@ def _last_key(query, queries, keys, CAUSAL: tl.constexpr):
 
 
 @_inlined
-def _sight(mask, first, queries, keys, CAUSAL: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr):
+def _key_range(mask, first, queries, keys, CAUSAL: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr):
     """(inner, end) for the queries from `first`: all of them attend to keys below `inner`, none to keys from `end`."""
     inner, end = keys, keys
     if CAUSAL:
-        first_sees = first + 1 + keys - queries  # so many keys; 0 or less is none
-        inner = tl.minimum(keys, tl.maximum(0, first_sees))
-        end = tl.minimum(keys, tl.maximum(0, first_sees + BLOCK_Q - 1))
+        of_first = first + 1 + keys - queries  # as many keys as the first query attends to; 0 or less is none
+        inner = tl.minimum(keys, tl.maximum(0, of_first))
+        end = tl.minimum(keys, tl.maximum(0, of_first + BLOCK_Q - 1))
     if mask is not None:
         inner = 0
     return inner // BLOCK_K * BLOCK_K, end

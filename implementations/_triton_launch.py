@@ -11,7 +11,7 @@ from torch import Tensor
 from implementations._triton_kernels import INTERPRETED, forward_kernel, grad_kv_kernel, grad_q_kernel
 from implementations._triton_tuning import TuningKey, tile_for
 
-KERNELS: dict[str, Any] = {
+KERNEL_FUNCTIONS: dict[str, Any] = {
     "online": forward_kernel,
     "two_pass": forward_kernel,
     "grad_q": grad_q_kernel,
@@ -43,7 +43,7 @@ def view(tensor: Tensor) -> View:
 
 
 def launch(name: str, inputs: Inputs, *own: View | Tensor) -> None:
-    """Launches the kernel of that name in KERNELS; `own` is what this kernel alone takes."""
+    """Launches the kernel of that name in KERNEL_FUNCTIONS; `own` is what this kernel alone takes."""
     q, k, v, mask, causal, scale = inputs
     if mask is not None:
         # An axis of 1 gets a stride of 0: no mask is written out in full.
@@ -66,16 +66,16 @@ def launch(name: str, inputs: Inputs, *own: View | Tensor) -> None:
         "VALUE_DIM": v.shape[3],
         "DIM_TILE": _padded(q.shape[3]),
         "VALUE_TILE": _padded(v.shape[3]),
-        # Without it, "scaled score - maximum" becomes one fused step from the unrounded product where no select
-        # stands between, which is not 0 at the maximum itself and overflows exp2 once scores are huge; and blocks
-        # inside and at the edge of a mask would round differently.
+        # Fused, "scaled score - maximum" is one multiply-add of the unrounded product where no select stands between:
+        # it is not 0 at the maximum itself and overflows exp2 once scores are huge; and blocks inside and at the edge
+        # of a mask would round differently.
         "enable_fp_fusion": False,
     }
     if name in ("online", "two_pass"):
         constants["TWO_PASS"] = name == "two_pass"
     tuning_key = TuningKey(_architecture(q.device), name, q.dtype, q.shape[3], v.shape[3], causal, mask is not None)
     multiply_adds = q.shape[0] * q.shape[1] * q.shape[2] * k.shape[2] * (q.shape[3] + v.shape[3])
-    kernel = KERNELS[name]
+    kernel = KERNEL_FUNCTIONS[name]
 
     def grid(chosen: dict[str, Any]) -> tuple[int]:
         # One axis: the others end at 65535 programs.

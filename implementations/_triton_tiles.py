@@ -1,14 +1,15 @@
 """Which tile each Triton kernel ships with: by architecture, kernel, dtype and head dim.
 
-An architecture is "sm_80", "sm_90", "sm_100" (NVIDIA), "gfx942" (AMD) or "interpreter". A kernel is one of KERNELS:
-"online" and "two_pass" are the forward kernel with one pass or the other, "grad_q" and "grad_kv" are shared.
+An architecture is "sm_80", "sm_90", "sm_100" (NVIDIA), "gfx942" (AMD) or "interpreter". A kernel is one of
+KERNEL_NAMES: "online" and "two_pass" are the forward kernel with one pass over the keys and with two, "grad_q" and
+"grad_kv" are shared.
 """
 
 from typing import NamedTuple
 
 import torch
 
-KERNELS = ("online", "two_pass", "grad_q", "grad_kv")
+KERNEL_NAMES = ("online", "two_pass", "grad_q", "grad_kv")
 
 
 class Tile(NamedTuple):
@@ -37,8 +38,8 @@ def _choices(*tiles: tuple[int, int, int, int]) -> tuple[Tile, ...]:
 # the fewest instructions for each pair of a query and a key ships, or where that is close, the one that leaves room
 # for more programs; no speed was measured. wgmma wants 64 rows for every four warps. gfx942 has four SIMDs, one for
 # each warp of a program here, 512 registers a lane, and 64 KiB of shared memory.
-# On NVIDIA two stages even where they do not help the order of loads: they bring a tile to shared memory past the
-# registers. One stage is what all of gfx942 has, and grad_kv in float32 at 256.
+# On NVIDIA two stages even where overlapping loads gains nothing: with them a tile is copied to shared memory without
+# passing through registers. All of gfx942 has one stage, and so has grad_kv in float32 at 256.
 _SM_80 = {
     "online": {
         64: _choices((128, 64, 8, 3), (64, 64, 4, 3)),
@@ -152,7 +153,7 @@ _FLOAT_GFX942 = {
     "grad_kv": {64: _choices((32, 32, 4, 1)), 128: _choices((16, 16, 4, 1)), 256: _choices((16, 16, 4, 1))},
 }
 FLOAT = {"sm_80": _FLOAT_NVIDIA, "sm_90": _FLOAT_NVIDIA, "sm_100": _FLOAT_NVIDIA, "gfx942": _FLOAT_GFX942}
-# The interpreter knows no speed of a tile; small and unequal ones meet several blocks and their edges soon.
+# In the interpreter the speed of a tile does not matter; with small, unequal ones short inputs have several blocks.
 INTERPRETER = {"online": Tile(64, 32, 1, 1), "grad_q": Tile(64, 32, 1, 1), "grad_kv": Tile(32, 64, 1, 1)}
 
 
@@ -172,8 +173,8 @@ def candidates(architecture: str, kernel: str, dtype: torch.dtype, dim: int) -> 
 
     Raises ValueError for a kernel, an architecture or a head dim that the table does not have.
     """
-    if kernel not in KERNELS:
-        raise ValueError(f"kernel is {kernel!r}; wanted one of {', '.join(KERNELS)}")
+    if kernel not in KERNEL_NAMES:
+        raise ValueError(f"kernel is {kernel!r}; wanted one of {', '.join(KERNEL_NAMES)}")
     if architecture == "interpreter":
         return (INTERPRETER["online" if kernel == "two_pass" else kernel],)
     table = (FLOAT if dtype == torch.float32 else HALF)[_nearest(architecture)][kernel]

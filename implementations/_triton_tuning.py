@@ -87,7 +87,7 @@ def _times(
         triton.Config({"BLOCK_Q": t.queries, "BLOCK_K": t.keys}, num_warps=t.warps, num_stages=t.stages): t
         for t in tiles
     }
-    # A tuner for one tuning key, since Triton's own key sees neither the dtype of a view nor who the candidates are.
+    # A tuner for one tuning key, since Triton's own key holds neither the dtype of a view nor the candidates.
     tuner = triton.autotune(list(configs), key=[], do_bench=clock)(kernel)
     tuner.run(*arguments, grid=grid, warmup=False, **constants)
     return {configs[config]: times[0] for config, times in tuner.configs_timings.items()}

@@ -36,7 +36,7 @@ def _one_pass(blocks: KeyBlocks) -> tuple[Tensor, Tensor]:
     output = blocks.filled(blocks.value.shape[-1], 0.0)
     for scores, value, _ in blocks:
         new_max = torch.maximum(running_max, scores.amax(dim=-1, keepdim=True))
-        # While a row has met no key its maximum is -inf, and -inf - -inf is NaN; any finite shift gives zeros.
+        # While a row has met masked keys only, its maximum is -inf, and -inf - -inf NaN; any finite shift gives zeros.
         shift = new_max.masked_fill(new_max == float("-inf"), 0.0)
         weights = scores.sub_(shift).exp_()
         correction = (running_max - shift).exp_()

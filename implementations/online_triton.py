@@ -1,6 +1,6 @@
 """The online softmax as fused Triton kernels, forward and backward.
 
-A program holds one block of queries on chip, walks the keys block by block, and corrects what it has summed whenever
+A program holds one block of queries on chip, reads the keys block by block, and corrects what it has summed whenever
 a block brings a larger score: the score matrix never reaches memory. The backward pass computes each piece of the
 weights again from the scores and the row's log-sum-exp, in one kernel that owns blocks of queries (dQ) and one that
 owns blocks of keys (dK, dV), so no two programs add to one place and the same call gives the same bits. Memory grows

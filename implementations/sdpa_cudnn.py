@@ -1,6 +1,6 @@
 """torch's own attention by cuDNN's fused kernel; CUDA only, half types only.
 
-The fastest that torch can call on recent GPUs: here it is the mark to be measured against.
+The fastest that torch can call on recent GPUs, and so what other kernels are compared with.
 
 Source: torch.nn.attention.SDPBackend.CUDNN_ATTENTION.
 """

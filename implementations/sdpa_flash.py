@@ -1,8 +1,8 @@
 """torch's own attention by its flash kernel: the online softmax, fused, on a CPU and on CUDA.
 
-It refuses value_dim != head_dim and a last axis with gaps; on CUDA also float32 and a mask. What is masked it sets to
--inf before it multiplies by the scale: its causal mask, and on CUDA what lies beyond the last key. So it refuses a
-scale of zero or below, on the CPU in a causal call only.
+It refuses value_dim != head_dim and a last axis with gaps; on CUDA also float32 and a mask. It sets masked scores to
+-inf before it multiplies them by the scale, which gives NaN where the scale is zero or below; such a scale is refused.
+On the CPU that concerns causal calls only, on CUDA all: there scores beyond the last key are masked in the same way.
 
 Source: torch.nn.attention.SDPBackend.FLASH_ATTENTION.
 """

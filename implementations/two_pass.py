@@ -35,7 +35,7 @@ def _two_passes(blocks: KeyBlocks) -> tuple[Tensor, Tensor]:
     row_sum = blocks.filled(1, 0.0)
     for scores, _, _ in blocks:
         new_max = torch.maximum(row_max, scores.amax(dim=-1, keepdim=True))
-        # While a row has met no key its maximum is -inf, and -inf - -inf is NaN; any finite shift gives zeros.
+        # While a row has met masked keys only, its maximum is -inf, and -inf - -inf NaN; any finite shift gives zeros.
         shift = new_max.masked_fill(new_max == float("-inf"), 0.0)
         row_sum = row_sum * (row_max - shift).exp() + scores.sub_(shift).exp_().sum(dim=-1, keepdim=True)
         row_max = new_max

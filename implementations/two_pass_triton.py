@@ -1,6 +1,6 @@
 """Softmax in two passes over blocks of keys, as fused Triton kernels, forward and backward.
 
-A program holds one block of queries on chip and walks the keys twice: first for each row's maximum and its sum of
+A program holds one block of queries on chip and reads the keys twice: first for each row's maximum and its sum of
 exponentials, then for the weights, which are final now, times the values. Beside `online_triton` the passes differ and,
 on some architectures, the tile that suits it; the launch and the backward kernels are the same. Memory grows with the
 sequence; Q K^T is computed twice in the forward pass and twice more in the backward pass, and the keys are read once

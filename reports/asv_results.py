@@ -93,7 +93,7 @@ def _rows(machine: str, content: dict[str, Any], latencies: dict[str, Any]) -> l
                 {
                     "machine": machine,
                     "env": content["env_name"],
-                    # A new driver is a new line: its step is not a commit's doing.
+                    # A new driver begins a new line: no commit caused its step.
                     "setup": json.dumps(content["params"], sort_keys=True),
                     "commit": content["commit_hash"],
                     "date": content["date"],

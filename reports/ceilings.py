@@ -53,12 +53,12 @@ def _ceilings(path: Path) -> Ceilings:
     return Ceilings(path, read_provenance(path, content), read_field(path, content, "clock", str), rows)
 
 
-def told(ceilings: Ceilings) -> list[str]:
-    """Each ceiling in words: the median of its samples."""
-    return [_told(row) for row in ceilings.rows]
+def labels(ceilings: Ceilings) -> list[str]:
+    """Each ceiling with its unit: the median of its samples."""
+    return [_label(row) for row in ceilings.rows]
 
 
-def _told(row: dict[str, Any]) -> str:
+def _label(row: dict[str, Any]) -> str:
     seconds = statistics.median(row["samples_s"])
     if row["flops"] is None:
         return f"{row['what']} {formats.size(row['bytes'] / seconds)}/s ({row['of']})"

@@ -23,7 +23,7 @@ LINES, LIMIT, CHANGES = "lines", "limit", "changes"  # names of the data in a sp
 
 @dataclass(frozen=True)
 class Axis:
-    """Ticks that are named one by one, so that the axis and the tables write a number alike."""
+    """Ticks that are labelled one by one, so that the axis and the tables write a number alike."""
 
     scale: alt.Scale
     ticks: list[float]
@@ -162,7 +162,7 @@ def _lines(
 
 
 def _limit(y: Axis) -> list[alt.Chart]:
-    """A rule at 1 across the plot, named at its right end."""
+    """A rule at 1 across the plot, labelled at its right end."""
     base = alt.Chart(alt.NamedData(LIMIT)).encode(y=y.y("limit"))
     rule = base.mark_rule(stroke="var(--ink)", strokeWidth=1, opacity=0.75)
     name = base.mark_text(align="right", baseline="bottom", dy=-3, fontSize=11, color="var(--muted)").encode(
@@ -187,7 +187,7 @@ def _value_axis(measure: Measure, records: Sequence[dict[str, Any]]) -> Axis:
         ticks = _round_steps(high)
         scale = alt.Scale(domain=[0, max(high * 1.05, ticks[-1])], nice=False)
     elif measure is ERROR:
-        # Linear near zero, where honest kernels are, and a kernel that is wrong by thousands still fits.
+        # Linear near zero, where right kernels are, and a kernel that is wrong by thousands still fits.
         domain = [0, max(1.6, high * 1.3)]
         ticks = [tick for tick in (0, 0.1, 0.3, 1, 3, *_decades(10, high)) if tick <= domain[1]]
         scale = alt.Scale(type="symlog", constant=0.1, domain=domain, nice=False)

@@ -1,4 +1,4 @@
-"""Numbers as text, with units: three digits in tables and tooltips, as short as it goes on an axis."""
+"""Numbers as text, with units: three digits in tables and tooltips, as few as possible on an axis."""
 
 from collections.abc import Callable
 

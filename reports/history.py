@@ -48,7 +48,7 @@ def judge(rows: pd.DataFrame, commits: list[str]) -> pd.DataFrame:
 
     A commit changes a latency when its 99 % interval does not overlap the one of the current level and the
     ratio is over CHANGE_RATIO. The level is the first commit after the last change, not the neighbour, so that a
-    slow drift is seen as well. Without an interval nothing is judged.
+    slow drift is found as well. Without an interval nothing is judged.
     """
     position = {commit: index for index, commit in enumerate(commits)}
     judged = []

@@ -1,4 +1,4 @@
-"""The kill matrix: which property rejects which faulty backend, read from its files and told for the page."""
+"""The kill matrix: which property rejects which faulty backend, read from its files and arranged for the page."""
 
 import re
 from collections.abc import Iterable, Sequence

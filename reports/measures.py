@@ -77,7 +77,7 @@ class Fastest:
 def fastest(panel: pd.DataFrame, verified: set[str]) -> Fastest | None:
     """Of the rows of one panel and stage; None where no verified backend has a time.
 
-    A backend whose answer is wrong on one of these rows is out, whatever its properties say.
+    A backend with a wrong answer in one of these rows does not count, even where it passes every property.
     """
     wrong = unique(having(panel, status="failed"), "backend")
     timed = where(panel, panel["backend"].isin(list(verified.difference(wrong))) & panel["latency"].notna())

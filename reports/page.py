@@ -95,7 +95,7 @@ def render(inputs: Inputs) -> str:
         summary=head,
         alarms=[*head.alarms, *(alarm for one in judge for alarm in one.alarms)],
         devices=[(group, sections.workloads(group, rows, style, prefix)) for group, rows, prefix in sweeps],
-        ceilings={one.provenance.device: ceilings.told(one) for one in of_devices},
+        ceilings={one.provenance.device: ceilings.labels(one) for one in of_devices},
         matrices=[matrix.matrix(one, f"verification-{index}") for index, one in enumerate(verifications, start=1)],
         history=timeline.history(_judged(inputs.asv, order, verifications), order, style)
         if inputs.asv and order

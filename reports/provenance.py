@@ -13,7 +13,7 @@ from reports.load import Sweep, Verification
 from reports.result_file import Provenance
 
 FLOPS = (
-    "forward 4 · batch · heads · queries · keys · head dim over live pairs only "
+    "forward 4 · batch · heads · queries · keys · head dim over unmasked pairs only "
     "(n (n + 1) / 2 of them under causality), backward 2.5 times that"
 )
 

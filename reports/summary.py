@@ -22,7 +22,7 @@ MAKE_STATIC = "python -m verification.static --json reports/data/static.json"
 MAKE_CEILINGS = "python -m benchmarks.ceilings"
 MAKE_HISTORY = "asv run"
 
-# Status of a row that means the backend is at fault, and how that is said.
+# Status of a row that means the backend is at fault, and the words for it.
 BROKEN = {"failed": "gives wrong answers on", "crashed": "crashes on"}
 
 

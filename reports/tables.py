@@ -79,7 +79,7 @@ def _cell(row: dict[str, Any], measure: Measure, reasons: list[str], *, samples_
 
 
 def _without_time(row: dict[str, Any], reasons: list[str]) -> Cell:
-    """The status, with the number of its reason; a reason not seen before is added to `reasons`."""
+    """The status, with the number of its reason; a new reason is added to `reasons`."""
     state = "failed" if row["status"] in ("failed", "crashed") else "none"
     if not row["reason"]:
         return Cell(row["status"], state=state)

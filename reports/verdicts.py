@@ -1,4 +1,4 @@
-"""What the verification says of each backend, and what follows for its speed: no speed beside a failure."""
+"""The verdict of the verification on each backend; one that fails has no speed on the page."""
 
 import math
 from collections.abc import Sequence
@@ -69,7 +69,7 @@ def verified_at(verifications: Sequence[Verification], commit: str | None) -> di
 
 
 def withhold(rows: pd.DataFrame, failures: dict[str, str]) -> pd.DataFrame:
-    """The rows with nothing of a backend's speed left where it fails; status and reason say so instead."""
+    """The rows without the speed of backends that fail; status and reason stand in its place."""
     kept = rows.copy()
     failing = kept["backend"].isin(list(failures))
     timed = failing & (kept["status"] == "timed")

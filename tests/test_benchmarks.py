@@ -107,14 +107,14 @@ def test_an_exception_costs_its_row_only(backend_file: WriteBackend) -> None:
     assert rows[0]["reason"] == "KeyError: 'oh'"
 
 
-def test_a_refusal_is_told_in_the_backends_words(backend_file: WriteBackend) -> None:
+def test_the_reason_of_a_refusal_is_the_backends_own(backend_file: WriteBackend) -> None:
     rows = measured(backend_file("raise NotImplementedError('only on Tuesdays')"))
     assert statuses(rows) == ["refused"] * 2
     assert rows[0]["reason"] == "only on Tuesdays"
     assert rows[0]["samples_s"] is None
 
 
-def test_a_slow_backend_is_left_out_with_its_price(backend_file: WriteBackend) -> None:
+def test_a_slow_backend_is_left_out_with_the_time_it_would_take(backend_file: WriteBackend) -> None:
     rows = measured(backend_file(f"time.sleep(1)\nreturn {RIGHT}"), seconds=5.0)
     assert statuses(rows) == ["left out"] * 2
     assert rows[0]["reason"].startswith("would take about 5")
@@ -122,7 +122,7 @@ def test_a_slow_backend_is_left_out_with_its_price(backend_file: WriteBackend) -
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="memory is bounded on Linux only")
-def test_too_much_memory_is_an_exception_and_not_the_machines_death(backend_file: WriteBackend) -> None:
+def test_too_much_memory_is_an_exception_and_the_machine_survives(backend_file: WriteBackend) -> None:
     rows = swept(backend_file(f"if q.shape[2] == 128: torch.ones(1 << 50)\nreturn {RIGHT}"))
     assert statuses(rows) == ["out of memory", "timed"]
 
@@ -249,7 +249,7 @@ def test_a_row_without_a_time_shows_why_in_the_table() -> None:
 # Data
 
 
-def test_flops_are_the_multiplications_and_additions_of_the_live_pairs() -> None:
+def test_flops_are_the_multiplications_and_additions_of_the_unmasked_pairs() -> None:
     for causal in (True, False):
         w = Workload("small", "small", heads=6, kv_heads=2, head_dim=5, causal=causal, batch=3)
         n = 7
@@ -437,12 +437,12 @@ def test_asv_makes_statistics_of_a_track_that_returns_samples(tmp_path: Path) ->
         [sys.executable, "-c", runner, *arguments], capture_output=True, text=True, cwd=tmp_path, check=False
     )
     assert ran.returncode == 0, ran.stderr
-    told = json.loads(result.read_text())
-    assert told["samples"] == [0.010, 0.011, 0.012, 0.013, 0.014, 0.015]
-    assert told["number"] == 1
+    reported = json.loads(result.read_text())
+    assert reported["samples"] == [0.010, 0.011, 0.012, 0.013, 0.014, 0.015]
+    assert reported["number"] == 1
     from asv_runner.statistics import compute_stats
 
-    median, stats = compute_stats(told["samples"], told["number"])
+    median, stats = compute_stats(reported["samples"], reported["number"])
     assert stats is not None
     assert median == pytest.approx(0.0125)
     assert stats["ci_99_a"] <= median <= stats["ci_99_b"]

@@ -17,7 +17,7 @@ def tensors(**changed: torch.Tensor) -> dict[str, torch.Tensor]:
     return right | changed
 
 
-NONSENSE = {
+INVALID = {
     "wrong rank": (
         tensors(q=torch.zeros(6, 5, 8)),
         r"q has shape \(6, 5, 8\); wanted 4 axes \(batch, heads, sequence, head_dim\)",
@@ -59,12 +59,12 @@ NONSENSE = {
 }
 
 
-@pytest.mark.parametrize("nonsense", NONSENSE)
+@pytest.mark.parametrize("invalid", INVALID)
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_nonsense_is_a_value_error_with_one_clear_line(backend: str, nonsense: str) -> None:
-    given: dict[str, Any] = dict(NONSENSE[nonsense][0])
+def test_invalid_input_is_a_value_error_with_one_clear_line(backend: str, invalid: str) -> None:
+    given: dict[str, Any] = dict(INVALID[invalid][0])
     q, k, v = given.pop("q"), given.pop("k"), given.pop("v")
-    with pytest.raises(ValueError, match=NONSENSE[nonsense][1]) as raised:
+    with pytest.raises(ValueError, match=INVALID[invalid][1]) as raised:
         implementations.load(backend).attend(q, k, v, **given)
     assert "\n" not in str(raised.value)
 
@@ -100,7 +100,7 @@ def test_rows_that_begin_between_two_reads_are_known() -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "raised"),
+    ("message", "raised"),
     [
         ("No available kernel. Aborting execution.", NotImplementedError),
         ("cuDNN Frontend error: [cudnn_frontend] Error: No execution plans", NotImplementedError),
@@ -108,10 +108,10 @@ def test_rows_that_begin_between_two_reads_are_known() -> None:
     ],
 )
 def test_what_torch_refuses_is_a_refusal_and_nothing_else_is(
-    monkeypatch: pytest.MonkeyPatch, told: str, raised: type[Exception]
+    monkeypatch: pytest.MonkeyPatch, message: str, raised: type[Exception]
 ) -> None:
     def fails(*_: object, **__: object) -> None:
-        raise RuntimeError(told)
+        raise RuntimeError(message)
 
     monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", fails)
     with pytest.raises(RuntimeError) as found:
@@ -120,15 +120,15 @@ def test_what_torch_refuses_is_a_refusal_and_nothing_else_is(
 
 
 @pytest.mark.parametrize(
-    ("d_model", "heads", "kv_heads", "told"),
+    ("d_model", "heads", "kv_heads", "message"),
     [
         (10, 3, None, "d_model is 10 and heads 3; wanted heads that divide d_model"),
         (12, 4, 3, "heads is 4 and kv_heads 3; wanted kv_heads that divide heads"),
         (12, 0, None, "d_model is 12 and heads 0; wanted heads that divide d_model"),
     ],
 )
-def test_a_layer_that_cannot_be_dealt_out(d_model: int, heads: int, kv_heads: int | None, told: str) -> None:
-    with pytest.raises(ValueError, match=told):
+def test_a_layer_that_cannot_be_split(d_model: int, heads: int, kv_heads: int | None, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         implementations.SelfAttention(d_model, heads, kv_heads=kv_heads)
 
 

@@ -1,4 +1,4 @@
-"""The GPU box, rehearsed on a CPU: every part runs, and what does not fit or dies is told."""
+"""The GPU box, rehearsed on a CPU: every part runs, and the results say what was left out or crashed."""
 
 import contextlib
 import dataclasses
@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 import torch
 
-from benchmarks import ceilings, children, deadline, gpu_box, verify
+from benchmarks import ceilings, children, gpu_box
 from benchmarks.sweep import Plan
-from benchmarks.verify import Job, Lost
+from verification import deadline, parallel
+from verification.parallel import Job, Lost
 
 CPU = torch.device("cpu")
 
@@ -31,10 +32,10 @@ def judged(tmp_path: Path):
         file.write_text(f"{HEAD}    {body}\n")
         job = Job(f"{file}:attend", ("weights", "causality"))
         out, end = tmp_path / "verification.json", time.time() + seconds
-        found = verify.verify(out, [job], CPU, "quick", deadline=end, grace_s=grace_s, logs=tmp_path)
+        found = parallel.verify(out, [job], CPU, "quick", deadline=end, grace_s=grace_s, logs=tmp_path)
         written = json.loads(out.read_text())
         assert written["results"] == found
-        assert {result["property"] for result in found} <= {claim["id"] for claim in written["properties"]}
+        assert {result["property"] for result in found} <= {one["id"] for one in written["properties"]}
         return {result["property"]: (result["outcome"], result["reason"]) for result in found}
 
     return judge
@@ -99,8 +100,10 @@ def test_a_test_that_is_not_done_in_time_is_left_out_and_called_so() -> None:
     handler = signal.getsignal(signal.SIGALRM)
     try:
         deadline.pytest_pyfunc_call(item)
-        told = pytest.raises(pytest.skip.Exception, match="left out: the time for the verification was used up while")
-        with told, contextlib.suppress(Exception):  # as hypothesis, or a compiler, would
+        skipped = pytest.raises(
+            pytest.skip.Exception, match="left out: the time for the verification was used up while"
+        )
+        with skipped, contextlib.suppress(Exception):  # as hypothesis, or a compiler, would
             time.sleep(60)
     finally:
         deadline.pytest_runtest_teardown()
@@ -125,19 +128,19 @@ def test_a_hang_ends_with_the_time(judged) -> None:
 
 
 def test_a_lost_job_has_the_properties_that_others_found_in_its_files() -> None:
-    claim = {"id": "test_x[key]", "title": "x: key", "formula": "", "chapter": "masks"}
+    known = {"id": "test_x[key]", "title": "x: key", "formula": "", "chapter": "masks"}
     found = {
         "backend": "eager",
         "property": "test_x[key]",
         "outcome": "pass",
         "reason": None,
     }
-    part = {"backends": ["eager"], "properties": [claim], "results": [found]}
+    part = {"backends": ["eager"], "properties": [known], "results": [found]}
     lost = [
         Lost(Job("online", ("masks", "calls")), "no time", None),
         Lost(Job("two_pass", ("masks",)), "it died", "test_x"),
     ]
-    joined = verify._joined([lost[0], part, lost[1]])
+    joined = parallel._joined([lost[0], part, lost[1]])
     assert joined["backends"] == ["online", "eager", "two_pass"]
     assert [(r["backend"], r["property"], r["outcome"]) for r in joined["results"]] == [
         ("eager", "test_x[key]", "pass"),
@@ -148,7 +151,7 @@ def test_a_lost_job_has_the_properties_that_others_found_in_its_files() -> None:
 
 
 def test_every_file_that_judges_a_backend_is_run() -> None:
-    chapters = verify.chapters()
+    chapters = parallel.chapters()
     assert {"agreement", "gradients", "layer", "masks"} < set(chapters)
     assert "article" not in chapters
 

@@ -406,7 +406,7 @@ def test_compiled_kernels_with_a_fault_stand_apart(make_page: Callable[..., str]
     assert "96 KiB<small>of 227 KiB</small>" in page
 
 
-def test_the_worst_error_is_told_by_length(make_page: Callable[..., str]):
+def test_the_worst_error_is_shown_by_length(make_page: Callable[..., str]):
     found = verification(eager="pass", online="pass")
     lengths = {"over 256": 1.25, "65-256": 0.5, "1-16": 0.031, "17-64": None}
     found["results"][0]["worst_by_length"] = {"float32": lengths}
@@ -440,9 +440,9 @@ def test_a_backend_that_there_was_no_time_for_is_not_called_verified(make_page: 
 def test_the_ceilings_of_a_machine_stand_beside_its_times(make_page: Callable[..., str]):
     files = {"sweep.json": sweep(row("eager", 128, 0.001)), "sweep-gpu.json": sweep(row("eager", 128, 1.0), device=GPU)}
     page = text_of(make_page(files | {"ceilings.json": ceilings()}))
-    told = "matrix product in float32 500 TFLOP/s (4 x 4 x 4); copy 1.00 GiB/s (512 MiB)."
-    assert page.count(told) == 1
-    assert page.index("Plain CPU, commit") < page.index(told)
+    label = "matrix product in float32 500 TFLOP/s (4 x 4 x 4); copy 1.00 GiB/s (512 MiB)."
+    assert page.count(label) == 1
+    assert page.index("Plain CPU, commit") < page.index(label)
 
 
 @pytest.mark.parametrize("packages", [["altair", "vl_convert"], ["vl_convert"]])

@@ -1,4 +1,4 @@
-"""The accounts of the Triton kernels: what ships holds what is claimed of it, and what does not hold it is seen."""
+"""The table of the compiled Triton kernels: what ships breaks no property, and what breaks one is found."""
 
 import json
 import os
@@ -14,16 +14,16 @@ import torch
 
 from implementations._triton_tiles import Tile
 from verification.static import __main__ as command
-from verification.static.accounts import accounts, inner_loop
 from verification.static.architectures import ARCHITECTURES, occupancy
-from verification.static.configurations import KERNELS, Configuration, shipped, ships
+from verification.static.configurations import COMPILED_KERNELS, Configuration, shipped, ships
 from verification.static.machine_code import Loop, read_cuda, read_hip
+from verification.static.table import inner_loop, rows_of
 
 ROOT = Path(__file__).parents[1]
 
 # The command compiles all that ships; here every kernel on every architecture, and once every other choice.
 SUBSET = [
-    *(ships(name, *kernel, torch.bfloat16, 128, "causal") for name in ARCHITECTURES for kernel in KERNELS),
+    *(ships(name, *kernel, torch.bfloat16, 128, "causal") for name in ARCHITECTURES for kernel in COMPILED_KERNELS),
     ships("sm_80", "both", "grad_kv", torch.float16, 64, "causal"),
     ships("sm_90", "both", "grad_q", torch.float16, 256, "causal"),
     ships("sm_90", "online_triton", "forward", torch.bfloat16, 128, "masked"),
@@ -33,11 +33,11 @@ SUBSET = [
 TENSOR_CORE = {"sm_80": "mma.sync", "sm_90": "wgmma", "sm_100": "tcgen05", "gfx942": "mfma"}
 
 
-def test_what_ships_holds_what_is_claimed() -> None:
-    rows = list(accounts(SUBSET))
+def test_what_ships_breaks_no_property() -> None:
+    rows = list(rows_of(SUBSET))
     assert {str(what): row["faults"] for what, row in zip(SUBSET, rows, strict=True) if row["faults"]} == {}
     for row in rows:
-        # The tensor cores of gfx942 multiply float32 as it is.
+        # The tensor cores of gfx942 multiply float32 without rounding it.
         used = row["dtype"] != "float32" or row["architecture"] == "gfx942"
         assert set(row["tensor_core"]) == ({TENSOR_CORE[row["architecture"]]} if used else set())
         assert row["instructions_per_key"] > 1
@@ -47,14 +47,14 @@ def test_what_ships_holds_what_is_claimed() -> None:
             assert row["async_copies"] > 0, "no loads are on their way while something is computed"
 
 
-def test_a_tile_that_is_too_large_is_seen() -> None:
+def test_a_tile_that_is_too_large_is_a_fault() -> None:
     small = ships("sm_80", "online_triton", "forward", torch.bfloat16, 128, "causal")
-    (row,) = accounts([small._replace(tile=Tile(128, 128, 4, 4))])
-    told = "\n".join(row["faults"])
-    assert re.search(r"\d+ bytes of registers are spilled", told)
-    assert re.search(r"\d+ bytes of stack are used", told)
-    assert f"{row['shared_limit_bytes']} is all that a program may have" in told
-    assert "no multiprocessor has room" in told
+    (row,) = rows_of([small._replace(tile=Tile(128, 128, 4, 4))])
+    message = "\n".join(row["faults"])
+    assert re.search(r"\d+ bytes of registers are spilled", message)
+    assert re.search(r"\d+ bytes of stack are used", message)
+    assert f"{row['shared_limit_bytes']} is all that a program may have" in message
+    assert "no multiprocessor has room" in message
 
 
 SCORES = 'tl.dot(q_tile, tl.trans(k_tile), input_precision="ieee") * scale_log2\n    if EDGE'
@@ -64,44 +64,44 @@ FLOAT_SCORES = SCORES.replace("q_tile,", "q_tile.to(tl.float32),").replace("(k_t
 @pytest.mark.parametrize(
     ("architecture", "dtype", "old", "new", "fault"),
     [
-        ("sm_80", "bfloat16", SCORES, FLOAT_SCORES, "2 of 4 products are done beside the tensor cores"),
+        ("sm_80", "bfloat16", SCORES, FLOAT_SCORES, "2 of 4 products are not done by the tensor cores"),
         ("gfx942", "bfloat16", SCORES, FLOAT_SCORES, "tensor-core instructions multiply float32"),
         ("sm_80", "float32", '"ieee"', '"tf32"', "float32 products round their operands"),
         ("sm_100", "float32", '"ieee"', '"tf32"', "float32 products round their operands"),
     ],
-    ids=["half beside the tensor cores", "half as float32", "tf32", "tf32 by tcgen05"],
+    ids=["half not by the tensor cores", "half as float32", "tf32", "tf32 by tcgen05"],
 )
-def test_a_product_on_the_wrong_unit_is_seen(
+def test_a_product_on_the_wrong_unit_is_a_fault(
     architecture: str, dtype: str, old: str, new: str, fault: str, tmp_path: Path
 ) -> None:
-    assert any(fault in told for told in _account_of_changed(tmp_path, architecture, dtype, old, new)["faults"])
+    assert any(fault in found for found in _row_of_changed(tmp_path, architecture, dtype, old, new)["faults"])
 
 
-def _account_of_changed(folder: Path, architecture: str, dtype: str, old: str, new: str) -> dict[str, Any]:
-    """The account of the online kernel from a copy of the kernels with that change."""
+def _row_of_changed(folder: Path, architecture: str, dtype: str, old: str, new: str) -> dict[str, Any]:
+    """The row of the online kernel from a copy of the kernels with that change."""
     shutil.copytree(ROOT / "implementations", folder / "implementations")
     kernels = folder / "implementations" / "_triton_kernels.py"
     source = kernels.read_text()
     assert old in source
     kernels.write_text(source.replace(old, new))
     changed = f"ships({architecture!r}, 'online_triton', 'forward', torch.{dtype}, 64, 'causal')"
-    return _in_a_process_that_compiles(folder, f"account({changed})")
+    return _in_a_process_that_compiles(folder, f"row_of({changed})")
 
 
 def test_occupancy_by_registers_agrees_with_llvm(tmp_path: Path) -> None:
     """LLVM writes how many warps a SIMD holds; a program of four warps has one on each."""
     kernel = "compiled(ships('gfx942', 'both', 'grad_q', torch.bfloat16, 64, 'causal')).asm['amdgcn']"
     assembly = _in_a_process_that_compiles(tmp_path, kernel)
-    told = re.search(r"; Occupancy: (\d+)", assembly)
-    assert told
-    assert occupancy("gfx942", 4, read_hip(assembly).registers, 0, 0)[0] == int(told[1])
+    stated = re.search(r"; Occupancy: (\d+)", assembly)
+    assert stated
+    assert occupancy("gfx942", 4, read_hip(assembly).registers, 0, 0)[0] == int(stated[1])
 
 
 def _in_a_process_that_compiles(folder: Path, expression: str) -> Any:
     """The value of the expression; `implementations` is taken from the folder if it is there."""
     script = (
         "import json, sys, torch\n"
-        "from verification.static.accounts import account, only_compile\n"
+        "from verification.static.table import only_compile, row_of\n"
         "from verification.static.configurations import ships\n"
         "only_compile(sys.argv[1])\n"
         "from verification.static.compiling import compiled\n"
@@ -123,7 +123,7 @@ def test_every_kernel_dtype_and_width_ships_on_every_architecture() -> None:
     assert len(table) == len(set(table)) == 4 * 4 * (3 * 3 + 3)
 
 
-def test_the_command_fails_where_a_claim_is_broken(
+def test_the_command_fails_where_a_property_is_broken(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     row = {
@@ -149,13 +149,13 @@ def test_the_command_fails_where_a_claim_is_broken(
     }
     file = tmp_path / "static.json"
     monkeypatch.setattr(sys, "argv", ["static", "--json", str(file)])
-    monkeypatch.setattr(command, "accounts", lambda _: iter([row]))
+    monkeypatch.setattr(command, "rows_of", lambda _: iter([row]))
     assert command.main() == 1
     assert "BROKEN: 8 bytes of registers are spilled" in capsys.readouterr().out
     table = json.loads(file.read_text())
     assert (table["schema"], table["kind"], table["rows"]) == (1, "static", [row])
     assert table["provenance"]["versions"]["triton"]
-    monkeypatch.setattr(command, "accounts", lambda _: iter([row | {"spill_bytes": 0, "faults": []}]))
+    monkeypatch.setattr(command, "rows_of", lambda _: iter([row | {"spill_bytes": 0, "faults": []}]))
     assert command.main() == 0
 
 

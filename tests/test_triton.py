@@ -70,18 +70,18 @@ class Launches:
 @pytest.fixture
 def launches(monkeypatch: pytest.MonkeyPatch) -> Launches:
     recorded = Launches()
-    monkeypatch.setattr(_triton_launch, "KERNELS", dict.fromkeys(_triton_launch.KERNELS, recorded))
+    monkeypatch.setattr(_triton_launch, "KERNEL_FUNCTIONS", dict.fromkeys(_triton_launch.KERNEL_FUNCTIONS, recorded))
     return recorded
 
 
 # The operator.
 
 
-@pytest.mark.parametrize(("sweep", "masked"), [("online", True), ("two_pass", False)])
-def test_the_operator_is_what_torch_takes_it_for(sweep: str, masked: bool) -> None:
+@pytest.mark.parametrize(("passes", "masked"), [("online", True), ("two_pass", False)])
+def test_the_operator_is_what_torch_takes_it_for(passes: str, masked: bool) -> None:
     q, k, v = tensors()
     mask = some_keys()[None, None, None] if masked else None
-    torch.library.opcheck(_triton_attention._ATTENTION, (q, k, v, mask, True, 0.3, sweep))
+    torch.library.opcheck(_triton_attention._ATTENTION, (q, k, v, mask, True, 0.3, passes))
 
 
 def test_the_operator_of_the_backward_pass_is_what_torch_takes_it_for() -> None:
@@ -237,7 +237,7 @@ def test_there_is_one_axis_of_programs(launches: Launches) -> None:
 
 @each_backend
 def test_what_lies_behind_the_diagonal_is_not_read(attend: implementations.Attend) -> None:
-    """The walk over the keys ends at the diagonal: a NaN in a later block of keys meets no product, not even by 0."""
+    """The loop over the keys ends at the diagonal: a NaN in a later block of keys meets no product, not even by 0."""
     q, k, v = tensors(queries=100, keys=100, requires_grad=False)
     k, v = k.clone(), v.clone()
     k[:, :, 64:], v[:, :, 64:] = float("nan"), float("nan")
@@ -248,7 +248,7 @@ def test_what_lies_behind_the_diagonal_is_not_read(attend: implementations.Atten
 
 # Tiles.
 
-QUESTION = TuningKey("sm_90", "online", torch.float16, 8, 16, causal=False, masked=False)
+TUNING_KEY = TuningKey("sm_90", "online", torch.float16, 8, 16, causal=False, masked=False)
 
 
 @pytest.fixture
@@ -305,7 +305,7 @@ def test_a_large_call_runs_with_the_fastest_tile_from_then_on(
     again, second = forward_as_on_a_gpu(monkeypatch, clock, q, k, v)
     assert first == second == [candidates()[-1]]
     assert not clock.milliseconds  # all were timed, and none a second time
-    assert chosen == {QUESTION: (candidates()[-1], dict(zip(candidates(), times, strict=True)))}
+    assert chosen == {TUNING_KEY: (candidates()[-1], dict(zip(candidates(), times, strict=True)))}
     assert torch.equal(again, out)
     assert_within_budget(right, q, k, v)
     assert_within_budget(out, q, k, v)
@@ -316,7 +316,7 @@ def test_a_tile_that_does_not_fit_is_not_chosen(monkeypatch: pytest.MonkeyPatch,
     fits = [2.0] * (len(candidates()) - 1)
     _, launched = forward_as_on_a_gpu(monkeypatch, Clock(None, *fits), *tensors(dtype=torch.float16))
     assert launched == [candidates()[1]]
-    assert chosen[QUESTION].milliseconds[candidates()[0]] == float("inf")
+    assert chosen[TUNING_KEY].milliseconds[candidates()[0]] == float("inf")
 
 
 def test_a_small_call_takes_the_tile_that_ships(monkeypatch: pytest.MonkeyPatch, chosen: dict[TuningKey, Any]) -> None:
@@ -334,7 +334,7 @@ def test_nothing_is_timed_while_a_graph_is_captured(
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     _, later = forward_as_on_a_gpu(monkeypatch, Clock(), *tensors(dtype=torch.float16))
     assert launched == later == [candidates()[0]]
-    assert chosen == {QUESTION: (candidates()[0], {})}
+    assert chosen == {TUNING_KEY: (candidates()[0], {})}
 
 
 def test_nothing_is_timed_in_the_interpreter(monkeypatch: pytest.MonkeyPatch, chosen: dict[TuningKey, Any]) -> None:
@@ -349,7 +349,7 @@ def test_nothing_is_timed_in_the_interpreter(monkeypatch: pytest.MonkeyPatch, ch
 
 @each_backend
 @pytest.mark.parametrize(
-    ("dtype", "dim", "told"),
+    ("dtype", "dim", "reason"),
     [
         (torch.float64, 8, "no answer to a float64 question"),
         (torch.bfloat16, 8, "interpreter keeps bfloat16 as raw integers"),
@@ -357,10 +357,10 @@ def test_nothing_is_timed_in_the_interpreter(monkeypatch: pytest.MonkeyPatch, ch
     ],
 )
 def test_what_the_kernels_do_not_answer_is_refused(
-    attend: implementations.Attend, dtype: torch.dtype, dim: int, told: str
+    attend: implementations.Attend, dtype: torch.dtype, dim: int, reason: str
 ) -> None:
     q = torch.zeros(1, 1, 2, dim, dtype=dtype)
-    with pytest.raises(NotImplementedError, match=told):
+    with pytest.raises(NotImplementedError, match=reason):
         attend(q, q, q)
 
 

@@ -19,10 +19,9 @@ from hypothesis import settings
 from hypothesis.errors import UnsatisfiedAssumption
 
 from verification import journal, machine, profiles, selection, summary
-from verification.causes import causes
 from verification.judge import Subject
-from verification.outcome import DeviceLost, Evidence, Failure, LeftOut, Outcome, from_worker, to_worker, verdict
-from verification.provenance import write
+from verification.outcome import DeviceLost, Evidence, Failure, LeftOut, Outcome, from_json
+from verification.results import write_results
 from verification.surroundings import undone
 
 _LOST_IN = pytest.StashKey[str]()
@@ -93,7 +92,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, o
         reason = failure.reason
     elapsed = time.perf_counter() - start
     outcome = Outcome(subject.backend.name, described["id"], kind, reason, evidence, failure, threads, elapsed)
-    pyfuncitem.user_properties.append(("outcome", to_worker(outcome)))
+    pyfuncitem.user_properties.append(("outcome", outcome.as_json()))
     pyfuncitem.user_properties.append(("property", described))
     if failure:
         assert raised is not None
@@ -145,7 +144,7 @@ class _Findings:
         if report.when == "???":
             self._died(report)
         elif report.when == "call" and "outcome" in sent:
-            self._keep(from_worker(sent["outcome"]), sent["property"])
+            self._keep(from_json(sent["outcome"]), sent["property"])
 
     def _died(self, report: pytest.TestReport) -> None:
         """xdist's report of a test during which the process died; what it had begun is in its journal."""
@@ -177,34 +176,12 @@ class _Findings:
 
     def pytest_sessionfinish(self) -> None:
         path = self.config.getoption("--results")
-        if not path:
-            return
-        device = selection.device(self.config)
-        backends = list(dict.fromkeys(outcome.backend for outcome in self.outcomes))
-        by_backend = {name: [o for o in self.outcomes if o.backend == name] for name in backends}
-        verdicts = {name: verdict(outcomes) for name, outcomes in by_backend.items()}
-        write(
-            Path(path),
-            "verification",
-            device,
-            profile=self.config.getoption("hypothesis_profile", None) or settings.get_current_profile_name(),
-            duration_s=round(time.perf_counter() - self.started, 1),
-            backends=backends,
-            verdicts=[{"backend": b, "verdict": name, "reason": reason} for b, (name, reason) in verdicts.items()],
-            machine=[
-                {"title": title, "where": where, "report": machine.REPORTS[title]}
-                for title, where in machine.findings(device).items()
-            ],
-            causes=[
-                {
-                    "backend": cause.backend,
-                    "problem": cause.problem,
-                    "reason": cause.reason,
-                    "exception": cause.exception,
-                    "properties": list(cause.properties),
-                }
-                for cause in causes(self.outcomes)
-            ],
-            properties=list(self.properties.values()),
-            results=[outcome.as_json() for outcome in self.outcomes],
-        )
+        if path:
+            write_results(
+                Path(path),
+                selection.device(self.config),
+                list(self.properties.values()),
+                self.outcomes,
+                profile=self.config.getoption("hypothesis_profile", None) or settings.get_current_profile_name(),
+                duration_s=time.perf_counter() - self.started,
+            )

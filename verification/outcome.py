@@ -2,8 +2,9 @@
 read; and the verdict on a backend that follows from its records.
 """
 
+import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal
 
 # By the most keys; what is longer is "over" the last.
@@ -94,45 +95,56 @@ class Outcome:
     duration_s: float
 
     def as_json(self) -> dict[str, Any]:
-        """As it stands in a results file; infinite ratios are None, since JSON knows no infinity."""
-        worst = {
-            dtype: {length: ratio if ratio < float("inf") else None for length, ratio in by_length.items()}
-            for dtype, by_length in self.evidence.worst.items()
+        """As it stands in a results file: numbers, texts and lists. `from_json` makes the record of it again."""
+        evidence = asdict(self.evidence)
+        # JSON knows no infinity.
+        by_length = {
+            dtype: {length: ratio if ratio < math.inf else None for length, ratio in ratios.items()}
+            for dtype, ratios in evidence.pop("worst").items()
         }
+        worst = {
+            dtype: None if None in ratios.values() else max(ratio for ratio in ratios.values() if ratio is not None)
+            for dtype, ratios in by_length.items()
+        }
+        failure = asdict(self.failure) if self.failure else dict.fromkeys(field.name for field in fields(Failure))
         return {
             "backend": self.backend,
             "property": self.property,
             "outcome": self.outcome,
+            **{name: value for name, value in failure.items() if name != "reason"},
             "reason": self.reason,
-            "problems": self.evidence.problems,
-            "calls": self.evidence.calls,
-            "refusals": self.evidence.refused,
-            "covered": {name: list(counts) for name, counts in self.evidence.covered.items()},
-            "machine": self.evidence.machine,
-            "worst": {dtype: _worst(by_length) for dtype, by_length in worst.items()},
-            "worst_by_length": worst,
-            "problem": self.failure.problem if self.failure else None,
-            "exception": self.failure.exception if self.failure else None,
-            "counterexample": self.failure.counterexample if self.failure else None,
+            **evidence,
+            "covered": {name: list(counts) for name, counts in evidence["covered"].items()},
+            "worst": worst,
+            "worst_by_length": by_length,
             "threads": self.threads,
             "duration_s": round(self.duration_s, 3),
         }
 
 
-def _worst(by_length: dict[str, float | None]) -> float | None:
-    ratios = list(by_length.values())
-    return None if None in ratios else max(ratio for ratio in ratios if ratio is not None)
-
-
-def to_worker(outcome: Outcome) -> dict[str, Any]:
-    """What a process sends to the one that collects: `from_worker` makes the record of it again."""
-    return asdict(outcome)
-
-
-def from_worker(sent: dict[str, Any]) -> Outcome:
-    """The record that another process has sent."""
-    failure = Failure(**sent["failure"]) if sent["failure"] else None
-    return Outcome(**{**sent, "evidence": Evidence(**sent["evidence"]), "failure": failure})
+def from_json(kept: dict[str, Any]) -> Outcome:
+    """The record that `as_json` has made this of."""
+    worst = {
+        dtype: {length: math.inf if ratio is None else ratio for length, ratio in ratios.items()}
+        for dtype, ratios in kept["worst_by_length"].items()
+    }
+    covered = {name: (done, of) for name, (done, of) in kept["covered"].items()}
+    evidence = Evidence(
+        kept["problems"], kept["calls"], kept["refusals"], worst, covered, kept["stated"], kept["machine"]
+    )
+    failure = None
+    if kept["outcome"] == "fail":
+        failure = Failure(kept["reason"], kept["problem"], kept["exception"], kept["counterexample"])
+    return Outcome(
+        kept["backend"],
+        kept["property"],
+        kept["outcome"],
+        kept["reason"],
+        evidence,
+        failure,
+        kept["threads"],
+        kept["duration_s"],
+    )
 
 
 def verdict(outcomes: Sequence[Outcome]) -> tuple[str, str]:

@@ -24,14 +24,14 @@ MUTANTS = (
         why="the weights are computed again without the mask",
     ),
     Mutant(
-        name="backward_without_dead_row_guard",
+        name="backward_without_guard_of_fully_masked_rows",
         base="online",
         file="_blocks.py",
         old='log_sum_exp = log_sum_exp.masked_fill(log_sum_exp == float("-inf"), float("inf"))',
         new="pass",
         report="Dao-AILab/flash-attention#443, pytorch/pytorch#189045",
         killed_by="test_a_fully_masked_row_has_no_gradient",
-        why="the forward pass is guarded; in the backward pass a row without a key is exp(-inf - -inf)",
+        why="the forward pass is guarded; in the backward pass a fully masked row is exp(-inf - -inf)",
     ),
     Mutant(
         name="delta_missing",

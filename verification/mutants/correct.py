@@ -127,7 +127,7 @@ wide = scores.to(torch.promote_types(q.dtype, torch.float32))
         why="other shapes of tiles in all three kernels",
     ),
     Mutant(
-        name="triton_dead_rows_selected_away",
+        name="triton_fully_masked_rows_selected_away",
         base="online_triton",
         file="_triton_kernels.py",
         old='tl.where(fully_masked, float("inf"), largest + tl.log2(tl.where(fully_masked, 1.0, total)))',

@@ -44,7 +44,7 @@ MUTANTS = (
         why="the maximum of a block replaces the running maximum; right until exp overflows on a falling row",
     ),
     Mutant(
-        name="dead_first_block_is_nan",
+        name="fully_masked_first_block_is_nan",
         base="two_pass",
         file="two_pass.py",
         old="""\
@@ -59,7 +59,7 @@ MUTANTS = (
 """,
         report="pytorch/pytorch#127055, flashinfer-ai/flashinfer#1178",
         killed_by="test_masking_keys_is_deleting_them",
-        why="rows without any key are guarded, rows that meet their first key in a later block get -inf - -inf",
+        why="fully masked rows are guarded, rows of which only the first block is masked get -inf - -inf",
     ),
     Mutant(
         name="no_maximum_subtracted",
@@ -253,6 +253,6 @@ kv_head = torch.arange(q.shape[1], device=q.device) // k.shape[1] % k.shape[1]
         new="return (weights @ v).nan_to_num(0.0)",
         report="tracel-ai/cubecl#1070",
         killed_by="test_a_nan_that_is_not_masked_shows_in_every_row_that_attends_to_it",
-        why="a NaN that a query does see comes out as a plausible zero",
+        why="a NaN that a query attends to comes out as a plausible zero",
     ),
 )

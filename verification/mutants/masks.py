@@ -1,4 +1,4 @@
-"""Faults of causality and of masks: shifted, dropped, inverted, broadcast along the wrong axis; rows without a key."""
+"""Faults of causality and of masks: shifted, dropped, inverted, broadcast along the wrong axis; fully masked rows."""
 
 from verification.mutants.mutant import Mutant
 
@@ -121,7 +121,7 @@ MUTANTS = (
         new="if not causal or k.shape[2] > q.shape[2]:",
         report="Mikyx-1/TinyLLM#18",
         killed_by="test_the_future_does_not_reach_the_past",
-        why="where earlier keys come from a cache, several new queries see one another's future",
+        why="where earlier keys come from a cache, several new queries attend to one another's future",
     ),
     Mutant(
         name="causal_inverted",
@@ -263,37 +263,37 @@ if mask is not None and mask.ndim == 4 and mask.shape[:2] == (q.shape[0], 1):
         why="-inf is added to masked scores, and one that has overflowed to inf becomes NaN",
     ),
     Mutant(
-        name="dead_row_is_nan",
+        name="fully_masked_row_is_nan",
         base="eager",
         file="eager.py",
         old="weights = weights.masked_fill(~visible, 0.0)",
         new="pass",
         report="pytorch/pytorch#103963, pytorch/pytorch#103749, unslothai/unsloth#9848",
         killed_by="test_a_fully_masked_row_is_exactly_zero",
-        why="the softmax of a row without a key is 0 / 0",
+        why="the softmax of a fully masked row is 0 / 0",
     ),
     Mutant(
-        name="dead_row_is_the_mean",
+        name="fully_masked_row_is_the_mean",
         base="two_pass",
         file="_blocks.py",
         old='scores.masked_fill_(~self.mask[..., columns], float("-inf"))',
         new="scores.masked_fill_(~self.mask[..., columns], -1e30)",
         report="microsoft/onnxruntime#28904, microsoft/onnxruntime#28958",
         killed_by="test_a_fully_masked_row_is_exactly_zero",
-        why="masked scores are -1e30, and a row of nothing else has equal weights",
+        why="masked scores are -1e30, and a fully masked row has equal weights",
     ),
     Mutant(
-        name="dead_row_is_what_torch_gives",
+        name="fully_masked_row_is_what_torch_gives",
         base="sdpa_flash",
         file="_sdpa.py",
         old="return out if fully_masked is None else out.masked_fill(fully_masked, 0.0)",
         new="return out",
         report="ml-explore/mlx#2395, ml-explore/mlx#2626",
         killed_by="test_a_fully_masked_row_is_exactly_zero",
-        why="a row without a key is shown every key and not set to zero afterwards",
+        why="a fully masked row attends to every key and is not set to zero afterwards",
     ),
     Mutant(
-        name="dead_row_under_two_dtype_minima",
+        name="fully_masked_row_under_two_dtype_minima",
         base="eager",
         file="eager.py",
         old="""\
@@ -315,7 +315,7 @@ if mask is not None and mask.ndim == 4 and mask.shape[:2] == (q.shape[0], 1):
         why="mask and causality each add the smallest number of the dtype: a fully masked row is a mean, or NaN",
     ),
     Mutant(
-        name="dead_row_has_a_nan_gradient",
+        name="fully_masked_row_has_a_nan_gradient",
         base="eager",
         file="eager.py",
         old="""\
@@ -336,7 +336,7 @@ if mask is not None and mask.ndim == 4 and mask.shape[:2] == (q.shape[0], 1):
         why="the NaN of a fully masked row is hidden after the softmax: the backward pass still meets it",
     ),
     Mutant(
-        name="dead_row_guarded_on_one_path",
+        name="fully_masked_row_guarded_on_one_path",
         base="eager",
         file="eager.py",
         old="        weights = weights.masked_fill(~visible, 0.0)",

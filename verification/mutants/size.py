@@ -21,7 +21,7 @@ MUTANTS = (
         new="kernel[lambda chosen: (min(grid(chosen)[0], 256),)](",
         report="flashinfer-ai/flashinfer#3125, SandAI-org/MagiAttention#40",
         killed_by="test_nothing_ends_where_a_counter_does",
-        why="what a grid does not hold, here 256 programs, is not run, and nobody is told",
+        why="what a grid does not hold, here 256 programs, is not run, and nothing is raised",
     ),
     Mutant(
         name="offsets_in_32_bits",

@@ -29,11 +29,11 @@ MUTANTS = (
         name="triton_diagonal_block_unmasked",
         base="online_triton",
         file=_KERNELS,
-        old="inner = tl.minimum(keys, tl.maximum(0, first_sees))",
-        new="inner = tl.minimum(keys, tl.maximum(0, first_sees + BLOCK_Q - 1))",
+        old="inner = tl.minimum(keys, tl.maximum(0, of_first))",
+        new="inner = tl.minimum(keys, tl.maximum(0, of_first + BLOCK_Q - 1))",
         report="jax-ml/jax#19237",
         killed_by="test_the_future_does_not_reach_the_past",
-        why="what the last query of a block sees is taken for what all of them see",
+        why="the keys that the last query of a block attends to are taken for those of all its queries",
     ),
     Mutant(
         name="triton_mask_at_the_edge_only",
@@ -102,14 +102,14 @@ MUTANTS = (
         why="every block of keys is taken for the first one",
     ),
     Mutant(
-        name="triton_dead_first_block_is_nan",
+        name="triton_fully_masked_first_block_is_nan",
         base="online_triton",
         file=_KERNELS,
         old='return tl.where(largest == float("-inf"), 0.0, largest)',
         new="return largest",
         report="flashinfer-ai/flashinfer#1178, ggml-org/llama.cpp#6438",
         killed_by="test_masking_keys_is_deleting_them",
-        why="while a row has met no key, -inf - -inf is NaN",
+        why="while a row has met masked keys only, -inf - -inf is NaN",
     ),
     Mutant(
         name="triton_scale_compounds",
@@ -312,7 +312,7 @@ MUTANTS = (
         why="a larger maximum does not correct what the first pass has summed so far",
     ),
     Mutant(
-        name="triton_two_pass_second_sweep_unmasked",
+        name="triton_two_pass_second_pass_unmasked",
         base="two_pass_triton",
         file=_KERNELS,
         old="""\
@@ -325,7 +325,7 @@ MUTANTS = (
 """,
         report="deepmodeling/deepmd-kit#5715",
         killed_by="test_the_future_does_not_reach_the_past",
-        why="maximum and sum are those of the keys a query sees, the weights those of all keys",
+        why="maximum and sum are those of the keys a query attends to, the weights those of all keys",
     ),
     Mutant(
         name="triton_two_pass_values_of_the_first_block",
@@ -342,7 +342,7 @@ MUTANTS = (
         why="the weights of every block of keys meet the values of the first",
     ),
     Mutant(
-        name="triton_two_pass_dead_row_is_nan",
+        name="triton_two_pass_fully_masked_row_is_nan",
         base="two_pass_triton",
         file=_KERNELS,
         old="row_share = 1.0 / tl.where(total == 0.0, 1.0, total)",

@@ -1,1 +1,1 @@
-"""Accounts of the Triton kernels that need no GPU: what the compiler makes of each configuration that ships."""
+"""A table of the Triton kernels that needs no GPU: what the compiler makes of each configuration that ships."""

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 
 from verification.provenance import write
-from verification.static.accounts import accounts
 from verification.static.architectures import ARCHITECTURES
 from verification.static.configurations import shipped
+from verification.static.table import rows_of
 
 COLUMNS = "{:<18}{:<9}{:<8}{:>4}{:>16}{:>10}{:>6}{:>6}{:>8}  {:<15}{:>7}{:>9}  {}"
 HEAD = (
@@ -34,7 +34,7 @@ def main() -> int:
     configurations = list(shipped())
     rows = []
     started = time.perf_counter()
-    for row in accounts(configurations):
+    for row in rows_of(configurations):
         rows.append(row)
         message = "; ".join(row["faults"]) or "holds"
         elapsed = time.perf_counter() - started

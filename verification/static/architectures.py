@@ -1,17 +1,17 @@
-"""What a multiprocessor of each architecture holds, and how many programs of a kernel find room in it at once.
+"""The resources of a multiprocessor of each architecture, and how many programs of a kernel fit on it at once.
 
 A program is a CUDA block or an AMD workgroup; a multiprocessor is an SM or a compute unit. Each resource allows
 
-    programs = room of the multiprocessor // what one program takes, rounded up to what is handed out at a time
+    programs = what the multiprocessor has // what one program takes, rounded up to the unit of allocation
 
 and the scarcest of them decides:
 
-registers       belong to a warp. NVIDIA hands them to a warp 256 at a time, 65536 in four equal parts, so that warps
-                come in fours: (65536 // registers of a warp) // 4 * 4 // warps. AMD keeps 512 for each lane of a SIMD
-                and hands out 8: four SIMDs hold 4 * (512 // registers) warps.
-shared memory   NVIDIA keeps 1 KiB of each program's for itself, and hands out 128 bytes at a time; AMD 512.
+registers       belong to a warp. NVIDIA allocates them to a warp 256 at a time, 65536 in four equal parts, so that
+                warps come in fours: (65536 // registers of a warp) // 4 * 4 // warps. AMD has 512 for each lane of a
+                SIMD and allocates 8 at a time: four SIMDs hold 4 * (512 // registers) warps.
+shared memory   NVIDIA reserves 1 KiB for each program, and allocates 128 bytes at a time; AMD 512.
 tensor memory   of sm_100 alone: 512 columns.
-warps, programs so many at most, however small.
+warps, programs have a maximum of their own.
 
 Sources: CUDA C++ Programming Guide, "Technical Specifications per Compute Capability", and the rounding of the
 occupancy calculator in Nsight Compute; PTX ISA, "Tensor Memory"; for gfx942 the CDNA 3 ISA guide and LLVM's

@@ -5,7 +5,7 @@ architecture. Where Triton would compile for that driver a hook takes what it wa
 aligned, the constants, the options) and compiles that, and nothing is launched.
 
 To be imported only in a process that compiles: kernels are compiled or interpreted as the environment has it when they
-are imported. `accounts` sees to it.
+are imported. `table` starts such processes.
 """
 
 import subprocess

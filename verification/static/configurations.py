@@ -19,10 +19,15 @@ import torch
 from implementations._triton_tiles import Tile, tiles
 from verification.static.architectures import ARCHITECTURES
 
-DTYPES = (torch.bfloat16, torch.float16, torch.float32)
+COMPILED_DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 HEAD_DIMS = (64, 128, 256)
 VARIANTS = ("causal", "full", "masked", "strided")
-KERNELS = (("online_triton", "forward"), ("two_pass_triton", "forward"), ("both", "grad_q"), ("both", "grad_kv"))
+COMPILED_KERNELS = (
+    ("online_triton", "forward"),
+    ("two_pass_triton", "forward"),
+    ("both", "grad_q"),
+    ("both", "grad_kv"),
+)
 
 
 class Configuration(NamedTuple):
@@ -44,8 +49,8 @@ class Configuration(NamedTuple):
 def shipped() -> Iterator[Configuration]:
     """Every configuration of the table."""
     for architecture in ARCHITECTURES:
-        for backend, kernel in KERNELS:
-            for dtype in DTYPES:
+        for backend, kernel in COMPILED_KERNELS:
+            for dtype in COMPILED_DTYPES:
                 for head_dim in HEAD_DIMS:
                     everything = dtype == torch.bfloat16 and head_dim == 128
                     for variant in VARIANTS if everything else VARIANTS[:1]:

@@ -1,4 +1,4 @@
-"""Reads what a compiled kernel is made of: from NVIDIA's machine code by cuobjdump, from AMD's assembly as text.
+"""Reads the machine code of a compiled kernel: from NVIDIA's machine code by cuobjdump, from AMD's assembly as text.
 
 A loop is a natural loop of the control-flow graph: a back edge, the head that dominates it, and the blocks between.
 Waits that the assembler has moved out of line belong to their loop.
@@ -18,7 +18,7 @@ TENSOR_CORE = {
 }
 # cp.async, the bulk and tensor copies of Hopper and newer; AMD's loads from memory straight to LDS.
 ASYNC_COPY = re.compile(r"LDGSTS|UBLKCP|UTMALDG|UTMASTG|global_load_lds|(?:global|buffer)_load\w* .*\blds$")
-# Those that multiply float32 as it is: AMD alone has them.
+# Those that multiply float32 without rounding it: AMD alone has them.
 FLOAT_PRODUCT = re.compile(r"v_mfma_f32_\w*(?<![bx])f32\b")
 MULTIPLY_ADD = re.compile(r"FFMA|v_(?:pk_)?fmac?_f32|v_dot2c?_")
 
@@ -29,7 +29,7 @@ class Instruction(NamedTuple):
     place: str
     text: str
     jump: str | None
-    goes_on: bool
+    falls_through: bool
 
 
 class Loop(NamedTuple):
@@ -46,7 +46,7 @@ class MachineCode(NamedTuple):
     spill_bytes: int
     stack_bytes: int
     tensor_core: dict[str, int]
-    float_products: int  # of these, those that multiply float32 as it is
+    float_products: int  # of these, those that multiply float32 without rounding it
     async_copies: int
     loops: tuple[Loop, ...]
 
@@ -66,7 +66,7 @@ def read_cuda(sass: str, usage: str) -> MachineCode:
 def read_hip(assembly: str) -> MachineCode:
     """From LLVM's assembly for AMD, which ends with what the kernel takes.
 
-    Scalar registers are put by in lanes of vector registers, which takes no memory: only the latter's spills count.
+    Scalar registers are spilled to lanes of vector registers, which takes no memory: only spills of the latter count.
     """
     used = {name: int(number) for name, number in re.findall(r"\.(\w+):\s+(\d+)\n", assembly)}
     spilled = 4 * used["vgpr_spill_count"]
@@ -94,7 +94,7 @@ def _from_sass(sass: str) -> list[Instruction]:
     code = []
     for place, text in re.findall(r"^\s+/\*([0-9a-f]{4,})\*/\s+(.*?)\s*;", sass, flags=re.MULTILINE):
         jump = re.search(r"\b(?:BRA|CALL\.REL)\b.* 0x([0-9a-f]+)$", text)
-        ends = re.match(r"(?:BRA[.\w]* 0x|EXIT|RET|BRX|JMP)", text)  # under a predicate it may go on
+        ends = re.match(r"(?:BRA[.\w]* 0x|EXIT|RET|BRX|JMP)", text)  # under a predicate it may fall through
         if text != "NOP":
             code.append(Instruction(place, text, jump[1].zfill(4) if jump else None, not ends))
     return code
@@ -141,7 +141,7 @@ def _loops(code: Sequence[Instruction]) -> list[frozenset[int]]:
     for block in blocks:
         last = code[block.stop - 1]
         follows = [at[last.jump]] if last.jump in at else []
-        if last.goes_on and block.stop < len(code):
+        if last.falls_through and block.stop < len(code):
             follows.append(block.stop)
         after.append([start[index] for index in follows])
     before: list[list[int]] = [[] for _ in blocks]
@@ -160,7 +160,7 @@ def _loops(code: Sequence[Instruction]) -> list[frozenset[int]]:
 def _blocks(code: Sequence[Instruction]) -> list[range]:
     """The basic blocks: only their first instruction is jumped to, only their last one jumps."""
     targets = {step.jump for step in code if step.jump}
-    after_a_jump = {index + 1 for index, step in enumerate(code) if step.jump or not step.goes_on}
+    after_a_jump = {index + 1 for index, step in enumerate(code) if step.jump or not step.falls_through}
     starts = sorted({0, *(index for index, step in enumerate(code) if step.place in targets), *after_a_jump})
     return [range(start, stop) for start, stop in zip(starts, [*starts[1:], len(code)], strict=True) if start < stop]
 

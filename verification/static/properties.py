@@ -43,7 +43,7 @@ def faults(
         return found
     aside = sum(not _ON_TENSOR_CORE.search(product) for product in products)
     if aside:
-        found.append(f"{aside} of {len(products)} products are done beside the tensor cores")
+        found.append(f"{aside} of {len(products)} products are not done by the tensor cores")
     if code.float_products:
         found.append(f"{code.float_products} tensor-core instructions multiply float32")
     if not instructions:

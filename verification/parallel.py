@@ -1,7 +1,8 @@
-"""The verification spread over the cores of a machine and held to a deadline, its results in one file.
+"""The verification in parallel processes and held to a deadline, its results in one file.
 
-Each job is a pytest of its own with the plugin `benchmarks.deadline`, and without the settings of pyproject.toml: they
-ask for plugins that a GPU box need not have.
+Each job is a pytest of its own with the plugin `verification.deadline`, and without the settings of pyproject.toml:
+they ask for plugins that a GPU box need not have. That is why pytest-xdist does not do this: a GPU box has only pytest
+and hypothesis, and a kernel that never returns can be ended from outside its process alone.
 """
 
 import json
@@ -15,10 +16,12 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    import torch
+import torch
+
+from verification.outcome import Evidence, Failure, Outcome, from_json
+from verification.results import write_results
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "verification"
@@ -27,6 +30,8 @@ FOLDER = ROOT / "verification"
 MOST_PROCESSES = 16
 
 Result = dict[str, Any]
+# A property by "id", "title", "formula" and "chapter".
+Described = dict[str, str]
 
 
 @dataclass(frozen=True)
@@ -59,14 +64,14 @@ def chapters() -> tuple[str, ...]:
 def verify(
     path: Path,
     jobs: Sequence[Job],
-    device: "torch.device",
+    device: torch.device,
     profile: str,
     *,
     deadline: float,
     grace_s: float,
     logs: Path,
-) -> list[Result]:
-    """The results of all jobs, a process a core, also written to `path` in the format of `pytest --results`.
+) -> list[Outcome]:
+    """The outcomes of all jobs, a process a core, also written to `path` in the format of `pytest --results`.
 
     The tests end at `deadline`, in seconds since 1970, and a process that has not ended `grace_s` seconds later is
     stopped. What was not judged for either reason is in the results as "left out".
@@ -79,11 +84,9 @@ def verify(
                 jobs,
             )
         )
-    found = _joined(parts)
-    from verification.provenance import write
-
-    write(path, "verification", device, profile=profile, duration_s=round(time.time() - start, 1), **found)
-    return found["results"]
+    properties, outcomes = _joined(parts)
+    write_results(path, device, properties, outcomes, profile=profile, duration_s=time.time() - start)
+    return outcomes
 
 
 def _run(
@@ -97,7 +100,7 @@ def _run(
     arguments = [
         *(sys.executable, "-m", "pytest", *(str(FOLDER / f"test_{chapter}.py") for chapter in job.chapters), "-v"),
         *("-c", os.devnull, "--rootdir", str(ROOT), "--confcutdir", str(ROOT), "-p", "no:cacheprovider"),
-        *("-p", "benchmarks.deadline", "--deadline", str(deadline), "--hypothesis-profile", profile),
+        *("-p", "verification.deadline", "--deadline", str(deadline), "--hypothesis-profile", profile),
         *("--backend", job.backend, "--device", device_type, "--results", str(results)),
     ]
     with log.open("w", encoding="utf-8") as said:
@@ -115,14 +118,15 @@ def _run(
     return Lost(job, died, tests[-1] if tests else "test_before_the_first_test")
 
 
-def _joined(parts: Iterable[Result | Lost]) -> Result:
-    """Properties, results and backends of all parts; of a lost one as many properties as others had in its files."""
+def _joined(parts: Iterable[Result | Lost]) -> tuple[list[Described], list[Outcome]]:
+    """Properties and outcomes of all parts; of a lost one as many properties as others had in its files."""
     every = list(parts)
     written = [part for part in every if not isinstance(part, Lost)]
-    properties = {one["id"]: one for part in written for one in part["properties"]}
-    results = [result for part in written for result in part["results"]]
-    lost = [part for part in every if isinstance(part, Lost)]
-    for part in lost:
+    properties: dict[str, Described] = {one["id"]: one for part in written for one in part["properties"]}
+    outcomes = [from_json(kept) for part in written for kept in part["results"]]
+    for part in every:
+        if not isinstance(part, Lost):
+            continue
         known = [one for one in properties.values() if one["chapter"] in part.job.chapters]
         named = {one["chapter"] for one in known}
         known += [_whole(chapter) for chapter in part.job.chapters if chapter not in named]
@@ -130,38 +134,24 @@ def _joined(parts: Iterable[Result | Lost]) -> Result:
             title = part.died_in.removeprefix("test_").replace("_", " ")
             known.append({"id": part.died_in, "title": title, "formula": "", "chapter": "crashes"})
         properties |= {one["id"]: one for one in known}
-        results += [_of_lost(part, one) for one in known]
-    backends = [part.job.backend if isinstance(part, Lost) else name for part in every for name in _backends(part)]
-    return {"backends": list(dict.fromkeys(backends)), "properties": list(properties.values()), "results": results}
+        outcomes += [_of_lost(part, one) for one in known]
+    return list(properties.values()), outcomes
 
 
-def _backends(part: Result | Lost) -> list[str]:
-    return [part.job.backend] if isinstance(part, Lost) else part["backends"]
-
-
-def _whole(chapter: str) -> Result:
+def _whole(chapter: str) -> Described:
     """What stands for the properties of a file of which no process said what they are."""
     name = f"test_{chapter}.py"
     return {"id": name, "title": f"all of {name}", "formula": "", "chapter": chapter}
 
 
-def _test_of(one: Result) -> str:
+def _test_of(one: Described) -> str:
     """The name of the test without what it is parametrised with."""
     return one["id"].partition("[")[0]
 
 
-def _of_lost(lost: Lost, one: Result) -> Result:
+def _of_lost(lost: Lost, one: Described) -> Outcome:
     died_in_it = lost.died_in == _test_of(one)
-    told = f"{lost.reason}, in {lost.died_in}" if lost.died_in else lost.reason
-    return {
-        "backend": lost.job.backend,
-        "property": one["id"],
-        "outcome": "fail" if died_in_it else "left out",
-        "reason": told,
-        "problems": 0,
-        "refusals": 0,
-        "worst": {},
-        "worst_by_length": {},
-        "counterexample": told if died_in_it else None,
-        "duration_s": 0.0,
-    }
+    reason = f"{lost.reason}, in {lost.died_in}" if lost.died_in else lost.reason
+    failure = Failure(reason, None, "process died", reason) if died_in_it else None
+    kind = "fail" if failure else "left out"
+    return Outcome(lost.job.backend, one["id"], kind, reason, Evidence(), failure, threads=1, duration_s=0.0)

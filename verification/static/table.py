@@ -16,7 +16,7 @@ from verification.static.machine_code import Loop
 from verification.static.properties import faults
 
 
-def accounts(configurations: Iterable[Configuration], processes: int | None = None) -> Iterator[dict[str, Any]]:
+def rows_of(configurations: Iterable[Configuration], processes: int | None = None) -> Iterator[dict[str, Any]]:
     """One row for each configuration, in their order, each as soon as it and those before it are known.
 
     They are compiled in processes of their own, as many as there are cores without a number: this one may interpret
@@ -28,7 +28,7 @@ def accounts(configurations: Iterable[Configuration], processes: int | None = No
             processes or os.cpu_count(), get_context("spawn"), initializer=only_compile, initargs=(cache,)
         ) as pool,
     ):
-        yield from pool.map(account, configurations)
+        yield from pool.map(row_of, configurations)
 
 
 def only_compile(cache: str) -> None:
@@ -37,7 +37,7 @@ def only_compile(cache: str) -> None:
     torch.set_num_threads(1)
 
 
-def account(configuration: Configuration) -> dict[str, Any]:
+def row_of(configuration: Configuration) -> dict[str, Any]:
     """One row of the JSON, in a process that compiles."""
     from verification.static.compiling import compiled, machine_code  # imports the kernels
 
@@ -47,7 +47,7 @@ def account(configuration: Configuration) -> dict[str, Any]:
     tensor_columns = getattr(kernel.metadata, "tmem_size", None) or 0
     programs, limited_by = occupancy(configuration.architecture, tile.warps, code.registers, shared, tensor_columns)
     instructions = inner_loop(configuration, code.loops)
-    walked = tile.queries if configuration.kernel == "grad_kv" else tile.keys
+    looped_over = tile.queries if configuration.kernel == "grad_kv" else tile.keys
     return {
         "architecture": configuration.architecture,
         "backend": configuration.backend,
@@ -66,7 +66,7 @@ def account(configuration: Configuration) -> dict[str, Any]:
         "programs_per_multiprocessor": programs,
         "limited_by": limited_by,
         "inner_loop_instructions": instructions,
-        "instructions_per_key": round(instructions / walked, 2),
+        "instructions_per_key": round(instructions / looped_over, 2),
         "faults": faults(configuration, code, shared, programs, kernel.asm["ttir"], kernel.asm["ttgir"]),
     }
 
