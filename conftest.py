@@ -22,7 +22,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--isolate",
         action="store_true",
         help="run the tests in another process, and in a new one after each that crashes it or outlasts --timeout: "
-        "both are then failures of that test",
+        "both are then failures of that test. So it is for every backend that is not one of this project's",
     )
     group.addoption("--results", metavar="FILE", help="write what verification found to this JSON file")
 
@@ -30,7 +30,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_cmdline_main(config: pytest.Config) -> None:
     """--isolate is xdist with at least one process, and a time limit that ends the process and not just the test."""
-    if config.getoption("--isolate"):
+    strangers = [spelling for spelling in config.getoption("--backend") or () if not selection.is_built_in(spelling)]
+    if config.getoption("--isolate") or (strangers and config.pluginmanager.hasplugin("xdist")):
         config.option.timeout_method = "thread"
         if not hasattr(config, "workerinput"):
             config.option.numprocesses = config.option.numprocesses or 1

@@ -12,6 +12,6 @@ Neither Triton nor a GPU is needed until a backend that uses it is loaded.
 
 from implementations._contract import Attend, Facts
 from implementations._layer import SelfAttention
-from implementations._loading import Backend, device, load, names, survey
+from implementations._loading import Backend, built_in, device, load, names, survey
 
-__all__ = ["Attend", "Backend", "Facts", "SelfAttention", "device", "load", "names", "survey"]
+__all__ = ["Attend", "Backend", "Facts", "SelfAttention", "built_in", "device", "load", "names", "survey"]

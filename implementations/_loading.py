@@ -50,7 +50,12 @@ class Backend:
 
 def names() -> list[str]:
     """The backends by name: the files of this folder, then what installed packages registered."""
-    return [*_files(), *sorted(_registered())]
+    return [*built_in(), *sorted(_registered())]
+
+
+def built_in() -> list[str]:
+    """The files of this folder that are backends."""
+    return sorted(path.stem for path in Path(__file__).parent.glob("*.py") if not path.stem.startswith("_"))
 
 
 def device(name: str | None = None) -> torch.device:
@@ -94,7 +99,7 @@ def load(spelling: str) -> Backend:
         place, _, function = spelling.rpartition(":")
         module = _run_file(spelling, Path(place)) if place.endswith(".py") else _import(spelling, place)
         return _backend(spelling, module, _function_of(module, function, place))
-    if spelling in _files():
+    if spelling in built_in():
         module = _import(spelling, f"{__package__}.{spelling}")
         return replace(_backend(spelling, module, module.attend), summary=_first_line(module))
     if spelling in _registered():
@@ -103,10 +108,6 @@ def load(spelling: str) -> Backend:
         f"no backend is named {spelling!r}{_nearest(spelling, names())}. "
         f"Known: {', '.join(names())}; or give path/to/file.py:function or package.module:function"
     )
-
-
-def _files() -> list[str]:
-    return sorted(path.stem for path in Path(__file__).parent.glob("*.py") if not path.stem.startswith("_"))
 
 
 def _registered() -> dict[str, EntryPoint]:
@@ -149,7 +150,10 @@ def _import(spelling: str, module: str) -> ModuleType:
         raise _lacks(spelling, error) from error
 
 
-def _lacks(spelling: str, error: ModuleNotFoundError) -> ImportError:
+def _lacks(spelling: str, error: ModuleNotFoundError, folder: Path | None = None) -> ImportError:
+    name = str(error.name).partition(".")[0]
+    if folder is not None and ((folder / f"{name}.py").exists() or (folder / name).is_dir()):
+        return ImportError(f"backend {spelling!r} imports {name}, which lies beside it: set PYTHONPATH={folder}")
     return ImportError(f"backend {spelling!r} needs {error.name}, which is not installed: pip install {error.name}")
 
 
@@ -169,7 +173,7 @@ def _run_file(spelling: str, path: Path) -> ModuleType:
     except BaseException as error:
         del sys.modules[name]
         if isinstance(error, ModuleNotFoundError):
-            raise _lacks(spelling, error) from error
+            raise _lacks(spelling, error, path.parent) from error
         raise
     return module
 

@@ -7,7 +7,7 @@ what fails with a causal mask alone explains what fails with a causal mask and p
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
-from verification.outcome import Outcome
+from verification.outcome import OUTPUT_FORMULA, Failure, Outcome
 from verification.problems import Problem
 
 # A size is a feature where the smallest problem needs it to be larger than this: past a block, a long row.
@@ -26,7 +26,7 @@ class Cause:
 
 
 def causes(outcomes: Sequence[Outcome]) -> list[Cause]:
-    """The causes of all failures, those with the smallest problem first."""
+    """The causes of all failures, the formula's first, and then those with the smallest problem."""
     failed = sorted((outcome for outcome in outcomes if outcome.failure), key=_size)
     groups: list[list[Outcome]] = []
     for outcome in failed:
@@ -55,7 +55,7 @@ def _explains(first: Outcome, other: Outcome) -> bool:
         return first.failure.reason == other.failure.reason
     if _is_of_gradients(first) and not _is_of_gradients(other):
         return False
-    return _needs(first.failure.problem) <= _needs(other.failure.problem)
+    return _needs(first.failure) <= _needs(other.failure)
 
 
 def _is_of_gradients(outcome: Outcome) -> bool:
@@ -63,10 +63,10 @@ def _is_of_gradients(outcome: Outcome) -> bool:
     return "gradient" in outcome.failure.reason
 
 
-def _needs(problem: str) -> frozenset[tuple[str, object]]:
-    """The features that differ from the simplest problem."""
+def _needs(failure: Failure) -> frozenset[tuple[str, object]]:
+    """The features of the call that was wrong that differ from the simplest problem."""
     needed: set[tuple[str, object]] = set()
-    parsed = _parsed(problem)
+    parsed = _parsed(failure.call or failure.problem or "Problem()")
     for field in fields(parsed):
         value = getattr(parsed, field.name)
         if field.name in ("seed", "device") or value == field.default:
@@ -79,14 +79,16 @@ def _needs(problem: str) -> frozenset[tuple[str, object]]:
     return frozenset(needed)
 
 
-def _size(outcome: Outcome) -> tuple[int, int, str]:
+def _size(outcome: Outcome) -> tuple[bool, int, int, str]:
+    """The formula first, whose problem says most; then by what is needed, and by size."""
     assert outcome.failure is not None
+    other = outcome.property != OUTPUT_FORMULA
     if outcome.failure.problem is None:
-        return (1 << 30, 0, outcome.property)
+        return (other, 1 << 30, 0, outcome.property)
     parsed = _parsed(outcome.failure.problem)
     needed = sum(getattr(parsed, field.name) != field.default for field in fields(parsed))
     sizes = parsed.batch * parsed.heads * parsed.queries * parsed.keys * parsed.dim
-    return (needed, sizes, outcome.property)
+    return (other, needed, sizes, outcome.property)
 
 
 def _parsed(problem: str) -> Problem:

@@ -19,7 +19,7 @@ from hypothesis import settings
 from hypothesis.errors import UnsatisfiedAssumption
 
 from verification import journal, machine, profiles, selection, summary
-from verification.judge import Subject
+from verification.judge import Subject, Wrong
 from verification.outcome import DeviceLost, Evidence, Failure, LeftOut, Outcome, from_json
 from verification.results import write_results
 from verification.surroundings import undone
@@ -108,7 +108,9 @@ def _failure_of(error: BaseException, reason: str | None = None) -> Failure:
     if reason is None:
         reason = first if isinstance(error, AssertionError) else f"{kind}: {first}"
     whole = "\n".join([reason, *str(error).split("\n")[1:], *getattr(error, "__notes__", [])])
-    return Failure(reason, getattr(error, "problem", None), kind, whole)
+    kind = "AssertionError" if isinstance(error, AssertionError) else kind
+    call = repr(error.call) if isinstance(error, Wrong) else None
+    return Failure(reason, getattr(error, "problem", None), kind, whole, call)
 
 
 def _subject_of(item: pytest.Function) -> Subject | None:

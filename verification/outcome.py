@@ -66,6 +66,7 @@ class Failure:
 
     reason          one line
     problem         the smallest problem that shows it, as Python writes it; the last one begun where the process died
+    call            the problem of the very call that was wrong, where the property makes several
     exception       the type of what was raised
     counterexample  all that is known, with what to paste into a Python shell
     """
@@ -74,6 +75,7 @@ class Failure:
     problem: str | None
     exception: str
     counterexample: str
+    call: str | None = None
 
 
 @dataclass(frozen=True)
@@ -134,7 +136,7 @@ def from_json(kept: dict[str, Any]) -> Outcome:
     )
     failure = None
     if kept["outcome"] == "fail":
-        failure = Failure(kept["reason"], kept["problem"], kept["exception"], kept["counterexample"])
+        failure = Failure(**{field.name: kept[field.name] for field in fields(Failure)})
     return Outcome(
         kept["backend"],
         kept["property"],

@@ -60,7 +60,7 @@ def messages(config: pytest.Config) -> list[str]:
 
 def is_built_in(spelling: str) -> bool:
     """Whether a backend of that spelling is a file of this project."""
-    return ":" not in spelling and spelling in implementations.names()
+    return spelling in implementations.built_in()
 
 
 def _asked_for(spelling: str, place: torch.device, messages: list[str]) -> Backend:

@@ -11,7 +11,9 @@ from verification.problems import Problem
 from verification.property import for_all
 from verification.space import problems
 
-_LAYERS = problems(mask=None, layout="contiguous", value_dim=0, scale=None, scores="normal", dtype="float32")
+_LAYERS = problems(
+    mask=None, layout="contiguous", value_dim=0, scale=None, scores="normal", dtype="float32", dim=range(1, 73)
+)
 _PINNED = (
     Problem(batch=2, heads=2, kv_heads=2, queries=3, keys=3, dim=3),
     Problem(heads=6, kv_heads=2, queries=5, keys=5, dim=8, causal=True),
