@@ -29,12 +29,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_cmdline_main(config: pytest.Config) -> None:
-    """--isolate is xdist with at least one process, and a time limit that ends the process and not just the test."""
+    """--isolate is xdist with at least one process, and a time limit that ends the process and not just the test.
+
+    Processes that are done take tests from those that are not. That is asked for here, where there are processes:
+    as a setting for every run it would keep pytest-benchmark from timing.
+    """
     if config.getoption("--isolate"):
         config.option.timeout_method = "thread"
         if not hasattr(config, "workerinput"):
             config.option.numprocesses = config.option.numprocesses or 1
             config.option.maxworkerrestart = "10000"
+    if config.getoption("numprocesses", None) and config.option.dist == "no":
+        config.option.dist = "worksteal"
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
