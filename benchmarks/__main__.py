@@ -7,6 +7,7 @@ A row that fails its verification, or is refused, has its reason in the place of
 
 import argparse
 import collections
+import io
 import statistics
 import sys
 import time
@@ -35,6 +36,8 @@ Row = dict[str, Any]
 def main() -> int:
     start = time.monotonic()
     given = _arguments()
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # a terminal that cannot spell a backend's name
 
     import implementations
 

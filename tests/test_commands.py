@@ -63,10 +63,10 @@ TRACK = (
     "printf 'def track_one():\\n    return 1\\n' > benchmarks/bench_nothing.py; .venv/bin/python -m benchmarks.machine"
 )
 QUICK = "--quick --bench track_one"
-INSTEAD = (
-    "mkdir short && ln -s $PWD/.venv/bin/* short/ && rm short/{program} && "
-    "printf '#!/bin/sh\\n{script}\\n' > short/{program} && chmod +x short/{program}"
-)
+SCRIPT = "rm short/{0} && printf '#!/bin/sh\\n{1}\\n' > short/{0} && chmod +x short/{0}"
+# The programs as make finds them, but one; Python by a script too, since it looks for its packages beside itself.
+INSTEAD = "mkdir short && ln -s $PWD/.venv/bin/* short && " + SCRIPT.format("python", 'exec .venv/bin/python "$@"')
+ASV = f'test $1 != run || set -- "$@" --steps 1 {QUICK}; exec .venv/bin/asv "$@"'
 RESULTS = (
     "mkdir DIR && .venv/bin/python -m benchmarks.ceilings --size 16 --bytes 64 --seconds 0.01 --out DIR/ceilings.json"
 )
@@ -81,7 +81,7 @@ WAYS = {
     "make lint": Way(
         "pyright says its version only: it takes half a minute, and CI runs it right after the tests",
         "0 broken",
-        before=INSTEAD.format(program="pyright", script="exec .venv/bin/pyright --version"),
+        before=f"{INSTEAD} && {SCRIPT.format('pyright', 'exec .venv/bin/pyright --version')}",
         environment={"MAKEFLAGS": "BIN=short"},
     ),
     ".ci/run": Way(
@@ -92,10 +92,7 @@ WAYS = {
     "make history COMMITS=HEAD~5..HEAD": Way(
         NO_SWEEP,
         "wrote",
-        before=f"{TRACK} && "
-        + INSTEAD.format(
-            program="asv", script=f'test $1 != run || set -- "$@" --steps 1 {QUICK}; exec .venv/bin/asv "$@"'
-        ),
+        before=f"{TRACK} && {INSTEAD} && {SCRIPT.format('asv', ASV)}",
         environment={"MAKEFLAGS": "BIN=short"},
         history=True,
     ),
@@ -163,8 +160,7 @@ MENTIONS = {
 }
 
 
-MINE = """
-import implementations
+MINE = """import implementations
 
 
 def attend(q, k, v, *, mask=None, causal=False, scale=None):
