@@ -92,7 +92,7 @@ WAYS = {
     "make history COMMITS=HEAD~5..HEAD": Way(
         NO_SWEEP,
         "wrote",
-        before=f"{TRACK} && {INSTEAD} && {SCRIPT.format('asv', ASV)}",
+        before=f"{RESULTS} && mv DIR reports/data && {TRACK} && {INSTEAD} && {SCRIPT.format('asv', ASV)}",
         environment={"MAKEFLAGS": "BIN=short"},
         history=True,
     ),

@@ -218,8 +218,11 @@ def test_a_table_on_a_terminal_that_knows_ascii_only(module: str, tmp_path: Path
 
 HONEST = ("eager", "online", "sdpa_flash", "sdpa_math")
 
+# Plugins of pytest, for what no variable says. verification/ wants one thread: more come after it has said so.
+FLUSHES = "import torch\nassert torch.set_flush_denormal(True)\n"
+THREADS = "import torch\n\n\ndef pytest_collection_finish():\n    torch.set_num_threads(3)\n"
+
 # Flags of /proc/cpuinfo that a level needs: it is an upper bound, which a lesser CPU would silently not reach.
-FLUSH = "import torch\nassert torch.set_flush_denormal(True)\n"
 LEVELS: dict[str, tuple[dict[str, str], set[str]]] = {
     "as it is": ({}, set()),
     "oneDNN to SSE4.1": ({"ONEDNN_MAX_CPU_ISA": "SSE41"}, {"sse4_1"}),
@@ -241,7 +244,7 @@ LEVELS: dict[str, tuple[dict[str, str], set[str]]] = {
         {"ONEDNN_MAX_CPU_ISA": "AVX2", "ATEN_CPU_CAPABILITY": "avx2", "MKL_ENABLE_INSTRUCTIONS": "AVX2"},
         {"avx2"},
     ),
-    "three threads that wait": ({"OMP_NUM_THREADS": "3", "MKL_NUM_THREADS": "3", "OMP_WAIT_POLICY": "passive"}, set()),
+    "three threads that wait": ({"PYTEST_PLUGINS": "threads", "OMP_WAIT_POLICY": "passive"}, set()),
     "float32 products in bfloat16, if they were not asked for whole": (
         {"ONEDNN_DEFAULT_FPMATH_MODE": "BF16", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE": "1", "NVIDIA_TF32_OVERRIDE": "1"},
         set(),
@@ -255,11 +258,13 @@ def test_a_right_kernel_is_right_at_every_level_of_this_cpu(level: str, tmp_path
     settings, needed = LEVELS[level]
     if lacking := needed - _flags():
         pytest.skip(f"this CPU has no {', '.join(sorted(lacking))}, or does not say so")
-    (tmp_path / "flushes.py").write_text(FLUSH)
+    (tmp_path / "flushes.py").write_text(FLUSHES)
+    (tmp_path / "threads.py").write_text(THREADS)
     options = [word for backend in HONEST for word in ("--backend", backend)]
     found = is_green(tmp_path, plain() | {"PYTHONPATH": str(tmp_path)} | settings, *options, chosen=MORE)
     assert {result["backend"] for result in found["results"]} == set(HONEST)
     assert not {result["outcome"] for result in found["results"]} & {"fail", "left out"}
+    assert found["provenance"]["threads"] == (3 if settings.get("PYTEST_PLUGINS") == "threads" else 1)
 
 
 def _flags() -> set[str]:
