@@ -209,7 +209,7 @@ def test_a_command_of_the_documentation_does_what_it_says(command: str, tmp_path
     if way.history:
         with_history(tree)
     (tree / "mine.py").write_text(MINE, encoding="utf-8")
-    environment = surroundings(tmp_path, tree) | way.environment
+    environment = surroundings(tmp_path, tree) | dict(way.environment)
     if way.before:
         subprocess.run(way.before, shell=True, cwd=tree, env=environment, check=True, capture_output=True)
     typed = " ".join([command.replace("NAME", way.name) if way.name else command, way.behind]).strip()
