@@ -8,7 +8,7 @@ PYTHON ?= python3
 TORCH ?= torch==2.13.0
 COMMITS ?= HEAD~2..HEAD
 # Seconds for all backends together.
-BUDGET ?= 140
+SECONDS ?= 140
 
 BIN := .venv/bin
 SEE_SYSTEM := $(shell $(PYTHON) -c "import torch" 2>/dev/null && echo --system-site-packages)
@@ -18,7 +18,7 @@ SEE_SYSTEM := $(shell $(PYTHON) -c "import torch" 2>/dev/null && echo --system-s
 report: setup
 	@status=0; \
 	$(BIN)/pytest verification/ -q -n auto --hypothesis-profile quick --results reports/data/verification.json || status=$$?; \
-	$(BIN)/python -m benchmarks --budget $(BUDGET) --out reports/data/sweep.json || status=$$?; \
+	$(BIN)/python -m benchmarks --seconds $(SECONDS) --out reports/data/sweep.json || status=$$?; \
 	$(BIN)/python -m reports || status=$$?; \
 	exit $$status
 

@@ -36,6 +36,8 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
         if not hasattr(config, "workerinput"):
             config.option.numprocesses = config.option.numprocesses or 1
             config.option.maxworkerrestart = "10000"
+    if config.getoption("numprocesses", None) and config.option.dist == "no":
+        config.option.dist = "worksteal"
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

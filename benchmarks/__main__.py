@@ -1,12 +1,13 @@
 """Verifies and times attention backends, each in a process of its own, and writes what it found as JSON.
 
-    python -m benchmarks --backend online --backend my_kernel.py:attend --workload article-512 --budget 60
+    python -m benchmarks --backend online --backend my_kernel.py:attend --workload article-512 --seconds 60
 
 A row that fails its verification, or is refused, has its reason in the place of a time.
 """
 
 import argparse
 import collections
+import io
 import statistics
 import sys
 import time
@@ -35,6 +36,8 @@ Row = dict[str, Any]
 def main() -> int:
     start = time.monotonic()
     given = _arguments()
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # a terminal that cannot spell a backend's name
 
     import implementations
 
@@ -60,20 +63,20 @@ def main() -> int:
     loading_s = time.monotonic() - start
     rows: list[Row] = []
     for at, backend in enumerate(backends):
-        share = (given.budget - (time.monotonic() - start)) / (len(backends) - at) - loading_s
+        share = (given.seconds - (time.monotonic() - start)) / (len(backends) - at) - loading_s
         rows += _sweep(backend, plan, max(share, 0.0), f"[{at + 1}/{len(backends)}] {backend}")
     duration_s = round(time.monotonic() - start, 1)
-    write(given.out, rows, device, given.budget, duration_s)
+    write(given.out, rows, device, given.seconds, duration_s)
     print("\n\n".join(_tables(rows)))
     print(f"\n{len(rows)} rows in {duration_s} s: {given.out}")
     return 1 if any(row["status"] in WRONG for row in rows) else 0
 
 
-def write(path: Path, rows: list[Row], device: Any, budget_s: float, duration_s: float) -> None:
+def write(path: Path, rows: list[Row], device: Any, allowed_s: float, duration_s: float) -> None:
     """The result file of a sweep."""
     from verification import provenance
 
-    measured = {"clock": clock.NAME[device.type], "budget_s": budget_s, "duration_s": duration_s, "rows": rows}
+    measured = {"clock": clock.NAME[device.type], "allowed_s": allowed_s, "duration_s": duration_s, "rows": rows}
     provenance.write(path, "sweep", device, **measured)
 
 
@@ -95,7 +98,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--stage", action="append", metavar="STAGE", help=f"{', '.join(STAGES)} (default: all)")
     parser.add_argument("--max-length", type=int, metavar="N", help="no sequence longer than this")
     parser.add_argument(
-        "--budget",
+        "--seconds",
         type=float,
         default=120.0,
         metavar="SECONDS",

@@ -27,7 +27,7 @@ def gpu() -> dict[str, str]:
     query = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader", "--id=0"]
     try:
         answer = subprocess.run(query, check=True, capture_output=True, text=True).stdout
-    except (FileNotFoundError, subprocess.CalledProcessError):
+    except (OSError, subprocess.CalledProcessError):
         return {}
     name, driver = answer.strip().rsplit(", ", 1)
     return {"gpu": name, "gpu_driver": driver}

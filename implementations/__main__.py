@@ -1,7 +1,9 @@
 """`python -m implementations`: every backend, whether it can run here, and if not why."""
 
 import argparse
+import io
 import json
+import sys
 from dataclasses import asdict
 from typing import Any
 
@@ -23,6 +25,8 @@ def main() -> None:
     if arguments.json:
         print(json.dumps(listed, indent=2))
         return
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # a terminal that cannot spell a backend's words
     width = max(len(entry["name"]) for entry in listed)
     for entry in listed:
         status = "runs here" if entry["runs"] else f"cannot run here: {entry['reason']}"

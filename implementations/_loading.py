@@ -10,6 +10,7 @@ cannot_run. Without them its function states nothing, its layer projects by one 
 import difflib
 import importlib
 import importlib.util
+import os
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -160,7 +161,7 @@ def _lacks(spelling: str, error: ModuleNotFoundError, folder: Path | None = None
 def _run_file(spelling: str, path: Path) -> ModuleType:
     if not path.is_file():
         raise ValueError(f"there is no file {str(path)!r} (looked in {Path.cwd()})")
-    name = f"_backend_file_{path.resolve().as_posix().encode().hex()}"
+    name = f"_backend_file_{os.fsencode(path.resolve()).hex()}"
     if name in sys.modules:
         return sys.modules[name]
     spec = importlib.util.spec_from_file_location(name, path)

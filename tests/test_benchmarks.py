@@ -131,7 +131,7 @@ def test_a_crash_costs_one_backend(backend_file: WriteBackend, tmp_path: Path) -
     crashing = backend_file(f"if q.shape[2] == 256: os.abort()\nreturn {RIGHT}")
     out = tmp_path / "sweep.json"
     arguments = ["--backend", crashing, "--backend", "eager", "--workload", "article-512"]
-    ran = _benchmarks(*arguments, "--stage", "forward", "--max-length", "256", "--budget", "600", "--out", str(out))
+    ran = _benchmarks(*arguments, "--stage", "forward", "--max-length", "256", "--seconds", "600", "--out", str(out))
     rows = json.loads(out.read_text())["rows"]
     assert ran.returncode == 1, ran.stderr
     assert statuses(rows) == ["timed", "crashed", "timed", "timed"]
@@ -221,10 +221,10 @@ def test_an_unknown_name_is_one_clear_line(arguments: list[str], named: str) -> 
 def test_the_result_file_is_what_the_report_reads(tmp_path: Path) -> None:
     out = tmp_path / "new" / "sweep.json"
     options = ["--backend", "eager", "--workload", "article-512", "--stage", "forward", "--max-length", "128"]
-    ran = _benchmarks(*options, "--budget", "600", "--out", str(out))
+    ran = _benchmarks(*options, "--seconds", "600", "--out", str(out))
     assert ran.returncode == 0, ran.stderr
     result = json.loads(out.read_text(), parse_constant=pytest.fail)
-    assert list(result) == ["schema", "kind", "provenance", "clock", "budget_s", "duration_s", "rows"]
+    assert list(result) == ["schema", "kind", "provenance", "clock", "allowed_s", "duration_s", "rows"]
     assert (result["schema"], result["kind"]) == (1, "sweep")
     (row,) = result["rows"]
     # fmt: off

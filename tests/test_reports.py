@@ -161,7 +161,7 @@ def sweep(*rows: dict, **origin: Any) -> dict:
         "kind": "sweep",
         "provenance": provenance(**origin),
         "clock": "time.perf_counter",
-        "budget_s": 60,
+        "allowed_s": 60,
         "duration_s": 50.0,
         "rows": list(rows),
     }

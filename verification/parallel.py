@@ -58,7 +58,8 @@ class Lost:
 def chapters() -> tuple[str, ...]:
     """The files of verification/ that judge a backend, without test_ and .py."""
     paths = sorted(FOLDER.glob("test_*.py"))
-    return tuple(path.stem.removeprefix("test_") for path in paths if "subject: Subject" in path.read_text())
+    judging = [path for path in paths if "subject: Subject" in path.read_text(encoding="utf-8")]
+    return tuple(path.stem.removeprefix("test_") for path in judging)
 
 
 def verify(

@@ -3,6 +3,7 @@
 import importlib.metadata
 import json
 import platform
+import re
 import subprocess
 import sys
 from datetime import UTC, datetime
@@ -21,7 +22,17 @@ def write(path: Path, kind: str, device: torch.device, **content: Any) -> None:
     """
     result = {"schema": 1, "kind": kind, "provenance": provenance(device), **content}
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(result, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+    text = json.dumps(result, indent=1, allow_nan=False, ensure_ascii=False)
+    path.write_bytes(_utf8(text + "\n"))
+
+
+def _utf8(text: str) -> bytes:
+    """Its UTF-8; what Python read as bytes, since the locale is another, becomes what it was, or a question mark."""
+
+    def as_it_was(raw: re.Match[str]) -> str:
+        return raw[0].encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+
+    return re.sub("[\udc80-\udcff]+", as_it_was, text).encode("utf-8", "replace")
 
 
 def provenance(device: torch.device) -> dict[str, Any]:
@@ -30,7 +41,7 @@ def provenance(device: torch.device) -> dict[str, Any]:
     return {
         "commit": _git("rev-parse", "HEAD"),
         "dirty": _dirty(),
-        "subject": _git("log", "-1", "--format=%s"),
+        "subject": _subject(),
         "date": datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),
         "device": {
             "type": device.type,
@@ -56,12 +67,21 @@ def _command() -> str:
 
 
 def _git(*arguments: str) -> str | None:
-    """What git says, or None outside a checkout."""
+    """What git says, or None outside a checkout that it may read."""
+    return _said("git", "-C", str(_ROOT), *arguments)
+
+
+def _said(*command: str) -> str | None:
+    """What a program says, or None where it is not there, may not be started, or fails."""
     try:
-        said = subprocess.run(["git", "-C", str(_ROOT), *arguments], capture_output=True, text=True, check=True)
-    except (FileNotFoundError, subprocess.CalledProcessError):
+        said = subprocess.run(command, capture_output=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
         return None
-    return said.stdout.strip()
+    return said.stdout.decode("utf-8", "replace").strip()  # whatever the locale is
+
+
+def _subject() -> str | None:
+    return _git("log", "-1", "--format=%s")
 
 
 def _dirty() -> bool | None:
@@ -71,25 +91,19 @@ def _dirty() -> bool | None:
 
 def _processor() -> str:
     """The processor's model; platform.processor() is empty on most Linux machines."""
-    cpuinfo = Path("/proc/cpuinfo")
-    if cpuinfo.exists():
-        for line in cpuinfo.read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
+    try:
+        cpuinfo = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+    except OSError:  # another system, or one that keeps it to itself
+        cpuinfo = ""
+    for line in cpuinfo.splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
     return platform.processor() or platform.machine()
 
 
 def _driver() -> str | None:
-    try:
-        said = subprocess.run(
-            ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"],
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-    except (FileNotFoundError, subprocess.CalledProcessError):
-        return None
-    return said.stdout.split("\n")[0].strip()
+    said = _said("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader")
+    return None if said is None else said.partition("\n")[0].strip()
 
 
 def _version(distribution: str) -> str | None:

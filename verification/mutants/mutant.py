@@ -66,7 +66,7 @@ def load(mutant: Mutant) -> Backend:
     folder = Path(tempfile.mkdtemp(prefix=f"{mutant.name}_", dir=_copies()))
     package = folder.name
     for path in _SOURCES.glob("*.py"):
-        source = path.read_text()
+        source = path.read_text(encoding="utf-8")
         if path.name == mutant.file:
             source = mutant.applied(source)
         (folder / path.name).write_text(_IMPORT.sub(rf"\1 {package}", source))
