@@ -3,9 +3,13 @@
 They stand here because pytest reads options from the root's conftest whatever folder it is given.
 """
 
+from pathlib import Path
+
 import pytest
 
 from verification import selection
+
+_BENCHMARKS = Path(__file__).parent / "benchmarks"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -30,14 +34,20 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_cmdline_main(config: pytest.Config) -> None:
     """--isolate is xdist with at least one process, and a time limit that ends the process and not just the test."""
-    strangers = [spelling for spelling in config.getoption("--backend") or () if not selection.is_built_in(spelling)]
-    if config.getoption("--isolate") or (strangers and config.pluginmanager.hasplugin("xdist")):
+    if config.getoption("--isolate") or _judges_a_stranger(config):
         config.option.timeout_method = "thread"
         if not hasattr(config, "workerinput"):
             config.option.numprocesses = config.option.numprocesses or 1
             config.option.maxworkerrestart = "10000"
     if config.getoption("numprocesses", None) and config.option.dist == "no":
         config.option.dist = "worksteal"
+
+
+def _judges_a_stranger(config: pytest.Config) -> bool:
+    """Whether a backend is judged that is not one of this project's. Where backends are timed, one process times all."""
+    asked = [spelling for spelling in config.getoption("--backend") or () if not selection.is_built_in(spelling)]
+    timed = any(Path(path).resolve().is_relative_to(_BENCHMARKS) for path in config.args)
+    return bool(asked) and not timed and config.pluginmanager.hasplugin("xdist")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
