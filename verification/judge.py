@@ -166,16 +166,27 @@ class Subject:
             return []
         before = grad_out.detach().clone()
         with self._in_the_subject():
-            grads = torch.autograd.grad(
-                out, leaves, grad_out, allow_unused=True, create_graph=create_graph, retain_graph=retain_graph
-            )
+            if _forbids_grad(out):
+                kept = [leaf.grad for leaf in leaves]
+                for leaf in leaves:
+                    leaf.grad = None
+                out.backward(grad_out, create_graph=create_graph, retain_graph=retain_graph)
+                grads = [leaf.grad for leaf in leaves]
+                for leaf, before_it in zip(leaves, kept, strict=True):
+                    leaf.grad = before_it
+            else:
+                grads = torch.autograd.grad(
+                    out, leaves, grad_out, allow_unused=True, create_graph=create_graph, retain_graph=retain_graph
+                )
         assert _same_bits(grad_out, before), "the backward pass changed the gradient it was given"
+        answers: list[Tensor] = []
         for grad, leaf in zip(grads, leaves, strict=True):
             wanted = f"{tuple(leaf.shape)} {leaf.dtype}"
             assert grad is not None, f"a tensor {wanted} requires a gradient and gets none"
             told = f"{tuple(grad.shape)} {grad.dtype}"
             assert told == wanted, f"a gradient is {told}; wanted {wanted}"
-        return list(grads)
+            answers.append(grad)
+        return answers
 
     @contextmanager
     def _in_the_subject(self) -> Iterator[None]:
@@ -244,6 +255,20 @@ class Subject:
         """The right dQ, dK and dV in float64, and how far from them the answers may be."""
         right, exact = oracle.gradients(q, k, v, grad_out, **problem.options(mask))
         return right, budget.of_gradients(q, k, v, grad_out, exact, facts=self.facts, scale=problem.scale)
+
+
+def _forbids_grad(out: Tensor) -> bool:
+    """Whether a checkpoint of the reentrant kind is in the graph: it wants `.backward()`, not `torch.autograd.grad`."""
+    waiting, known = [out.grad_fn], set()
+    while waiting:
+        node = waiting.pop()
+        if node is None or node in known:
+            continue
+        if node.name() == "CheckpointFunctionBackward":
+            return True
+        known.add(node)
+        waiting += [before for before, _ in node.next_functions]
+    return False
 
 
 def _is_lost(device: torch.device) -> bool:
