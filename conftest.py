@@ -44,7 +44,7 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
 
 
 def _judges_a_stranger(config: pytest.Config) -> bool:
-    """Whether a backend is judged that is not one of this project's. Where backends are timed, one process times all."""
+    """Whether a backend is judged that is not of this project. Where backends are timed, one process times all."""
     asked = [spelling for spelling in config.getoption("--backend") or () if not selection.is_built_in(spelling)]
     timed = any(Path(path).resolve().is_relative_to(_BENCHMARKS) for path in config.args)
     return bool(asked) and not timed and config.pluginmanager.hasplugin("xdist")

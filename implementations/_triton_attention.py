@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from implementations._contract import check, default_scale
 from implementations._triton_kernels import INTERPRETED
@@ -26,18 +27,25 @@ def attend_fused(
     `_contract`.
 
     Under torch.autocast q, k and v are cast first, as torch's own attention does. Raises NotImplementedError for
-    float64, for head dims over 256, and for what `cannot_run` names.
+    float64, for head dims over 256, in forward mode, and for what `cannot_run` names.
     """
     q, k, v = _as_autocast_wants(q), _as_autocast_wants(k), _as_autocast_wants(v)
     check(q, k, v, mask)
     refusal = cannot_run(q.device) or _cannot_take(q, v)
     if refusal:
         raise NotImplementedError(refusal)
+    _refuse_tangents(q, k, v)
     if mask is not None:
         mask = mask[(None,) * (4 - mask.ndim)]
     scale = default_scale(q) if scale is None else float(scale)
     out, _ = _ATTENTION(q, k, v, mask, causal, scale, passes)
     return out
+
+
+def _refuse_tangents(*tensors: Tensor) -> None:
+    """Raises where one of them has a tangent: an operator without a rule for them drops it without a word."""
+    if any(forward_ad.unpack_dual(tensor).tangent is not None for tensor in tensors):
+        raise NotImplementedError("the kernels have no forward-mode derivative")
 
 
 def cannot_run(device: torch.device) -> str | None:
@@ -130,6 +138,7 @@ def _keep_for_backward(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, 
 def _backward_of_forward(ctx: Any, grad_out: Tensor | None, _: None) -> tuple[Tensor | None, ...]:
     if grad_out is None:
         return (None,) * 7
+    _refuse_tangents(grad_out)
     return *_ATTENTION_BACKWARD(grad_out, *ctx.saved_tensors, ctx.causal, ctx.scale), None, None, None, None
 
 

@@ -44,8 +44,9 @@ def attend(
     k, v = k.repeat_interleave(group, dim=1), v.repeat_interleave(group, dim=1)
     visible = visibility(q, k, mask, causal)
 
-    scores = q @ k.transpose(-2, -1)  # (batch, heads, queries, keys)
-    scores = scores * (default_scale(q) if scale is None else scale)
+    # Scaled before the product: in float16 it may pass 65504 where the scores themselves do not.
+    query = q * (default_scale(q) if scale is None else scale)
+    scores = query @ k.transpose(-2, -1)  # (batch, heads, queries, keys)
     if visible is not None:
         scores = scores.masked_fill(~visible, float("-inf"))
     weights = scores.softmax(dim=-1)

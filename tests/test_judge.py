@@ -21,7 +21,7 @@ from implementations import Backend
 from verification import budget, oracle
 from verification.judge import Subject, assert_same_bits
 from verification.mutants.properties import first_counterexample
-from verification.problems import DTYPES, LAYOUTS, MASKS, SCORES, Problem
+from verification.problems import AT_THE_LIMIT, DIMS, DTYPES, LAYOUTS, MASKS, SCORES, Problem
 from verification.property import PATIENCE, for_all
 from verification.test_agreement import test_the_output_agrees_with_the_formula as agreement
 from verification.test_calls import test_a_call_leaves_no_trace as no_trace
@@ -221,8 +221,21 @@ def test_a_layout_changes_no_number_and_lies_in_nan(layout: str, dtype: str) -> 
 @pytest.mark.parametrize("scores", SCORES)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_no_family_of_scores_overflows_its_dtype(scores: str, dtype: str) -> None:
-    q, k, _, _ = Problem(queries=9, keys=160, dim=128, scores=scores, dtype=dtype).tensors()
-    assert (q @ k.mT).isfinite().all()
+    for dim in DIMS:
+        q, k, _, _ = Problem(queries=9, keys=160, dim=dim, scores=scores, dtype=dtype).tensors()
+        assert (q.double() @ k.double().mT * dim**-0.5).to(q.dtype).isfinite().all()
+
+
+@pytest.mark.parametrize("dim", [1, 2, 3, 4, 27, 64, 128])
+@pytest.mark.parametrize("scale", [None, 1.0, 0.25, -0.5, 0.0])
+def test_scores_at_the_limit_keep_within_it_whatever_the_scale(dim: int, scale: float | None) -> None:
+    """Products pass 65504 where there is more than one feature and the scale takes them back."""
+    for scores in AT_THE_LIMIT:
+        q, k, _, _ = Problem(queries=9, keys=40, dim=dim, dtype="float16", scale=scale, scores=scores).tensors()
+        product = q.double() @ k.double().mT
+        assert (product * (dim**-0.5 if scale is None else scale)).half().isfinite().all()
+        assert product.unique().numel() > 1
+        assert scale is not None or dim == 1 or product.abs().min() > 65504
 
 
 def test_masks_are_what_they_are_called() -> None:

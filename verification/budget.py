@@ -12,20 +12,26 @@ stored and once when it is scaled, and in float32 once each for the constant of 
 the maximum and exp. Where scores live in the input dtype, the query may be scaled, and so rounded, before the product:
 each of the dim terms of a score is then off by u, and their sum by w = min(|Q| |K|^T, LAMBDA sqrt((Q^2 K^2^T) / 3)).
 A softmax whose scores are off by delta is off by a factor within exp(+-2 delta), with delta the
-largest of the row. The weight is then rounded to the input dtype, before or after it is divided by the sum (2 u), and
-the products are summed (g(keys) u32):
+largest of the row, and no weight is more than one, however large delta is:
 
-    eta_i    = expm1(2 max_j delta_ij) + 2 u + g(keys) u32
-    budget_O = eta_i (P |V|) + u |O|
+    e_ij = P_ij expm1(2 delta_i), or where that is much  max(min(P_ij exp(2 delta_i), 1) - P_ij, P_ij)
+
+The weight, P + e at most, is then rounded to the input dtype, before or after it is divided by the sum (2 u), and the
+products are summed (g(keys) u32):
+
+    b(P)     = e + (2 u + g(keys) u32) (P + e)
+    budget_O = b(P) |V| + u |O|
 
 Backward, with dP = G V^T, D_i = sum_d G_id O_id and dS = P * (dP - D), each product carries on the errors of the last:
 
     b(D)  = |G| budget_O + g(dim) u32 |G| |O|
     b(dP) = g(dim) u32 |G| |V|^T  (+ u |dP| where scores live in the input dtype)
-    b(dS) = P (eta |dP - D| + b(dP) + b(D)) + u |dS|
+    b(dS) = b(P) |dP - D| + (P + b(P)) (b(dP) + b(D)) + u |dS|
     b(dQ) = scale (b(dS) |K| + g(keys) u32 |dS| |K|) + u |dQ|
     b(dK) = scale (b(dS)^T |Q| + g(queries) u32 |dS|^T |Q|) + u |dK|
-    b(dV) = (eta P)^T |G| + g(queries) u32 P^T |G| + u |dV|
+    b(dV) = b(P)^T |G| + g(queries) u32 P^T |G| + u |dV|
+
+where the last terms are of the numbers that the kernel has, which are off by b themselves.
 
 Where a key head serves several query heads, their dK and dV may be rounded before they are added: u for each of them.
 A kernel that keeps these sums in the input dtype (torch's CPU flash kernel does: one rounding for each block of
@@ -112,11 +118,26 @@ def of_output(
     u = unit_roundoff(q.dtype)
     group = q.shape[1] // k.shape[1]
     values = v.double().abs().repeat_interleave(group, dim=1)
-    eta = _eta(q, k, exact, facts, scale, inherited)
-    budget = eta * (exact.weights @ values) + u * exact.output.abs() + _flushed(exact, values, q.dtype)
+    b_weights = _of_weights(q, k, exact, facts, scale, inherited)
+    budget = b_weights @ values + u * exact.output.abs() + _flushed(exact, values, q.dtype)
     if inherited is not None:
-        budget = budget + (1 + eta) * (exact.weights @ inherited.values.repeat_interleave(group, dim=1))
+        budget = budget + (exact.weights + b_weights) @ inherited.values.repeat_interleave(group, dim=1)
     return budget
+
+
+def of_row_sum(exact: Exact, dtype: torch.dtype) -> Tensor:
+    """The budget of sum_j P_ij, (batch, heads, queries, 1), float64: no error of a score is part of it.
+
+    The exponentials e_j = exp(s_j - m) of scores that are wrong by any amount still divide to weights e_j / sum e that
+    sum to one. Left are the roundings of each weight, before and after it is divided (2 u of it), of the output (u),
+    and those of the two sums, of exponentials and of weighted ones (g(keys) u32). A kernel that computes exponentials
+    twice, or corrects them for a larger maximum, has them off by u32 |s_j - m|, but sum_j P_ij |s_j - m| is at most
+    ln(keys), since the entropy of the weights is: g(keys) u32 has room for it.
+    """
+    u, u32 = unit_roundoff(dtype), unit_roundoff(accumulator(dtype))
+    keys = exact.visible.shape[-1]
+    attended = exact.visible.sum(dim=-1, keepdim=True).double()
+    return (3 * u + growth(keys) * u32) * (attended > 0) + underflow(dtype) * (1 + attended)
 
 
 def of_gradients(
@@ -140,7 +161,7 @@ def of_gradients(
     value = v.double().repeat_interleave(group, dim=1)
     weights, live = exact.weights, exact.visible.double()
 
-    eta = _eta(q, k, exact, facts, scale, None)
+    b_weights = _of_weights(q, k, exact, facts, scale, None)
     grad_weights = grad @ value.mT
     delta = (grad * exact.output).sum(-1, keepdim=True)
     grad_scores = weights * (grad_weights - delta)
@@ -151,23 +172,25 @@ def of_gradients(
     b_grad_weights = growth(v.shape[-1]) * u32 * (grad.abs() @ value.abs().mT)
     if facts.scores is None:
         b_grad_weights = b_grad_weights + u * grad_weights.abs()
-    b_grad_scores = weights * (eta * (grad_weights - delta).abs() + b_grad_weights + b_delta) + u * grad_scores.abs()
+    b_grad_scores = b_weights * (grad_weights - delta).abs() + (weights + b_weights) * (b_grad_weights + b_delta)
+    b_grad_scores = b_grad_scores + u * (grad_scores.abs() + b_grad_scores)
     # A weight too small to be normal is off by `tiny`, and so is what it is multiplied by; so is dS itself.
     b_grad_scores = b_grad_scores + live * tiny * (1 + (grad_weights - delta).abs())
 
     sum_q = _sum_error(keys, q.dtype, facts)
     sum_kv = _sum_error(queries * group, q.dtype, facts)
-    b_q = scale * (b_grad_scores @ key.abs() + sum_q * (grad_scores.abs() @ key.abs()))
-    b_k = scale * (b_grad_scores.mT @ query.abs() + sum_kv * (grad_scores.abs().mT @ query.abs()))
-    b_v = ((eta + sum_kv) * weights + tiny * live).mT @ grad.abs()
+    at_most = grad_scores.abs() + b_grad_scores
+    b_q = scale * ((b_grad_scores + sum_q * at_most) @ key.abs())
+    b_k = scale * ((b_grad_scores + sum_kv * at_most).mT @ query.abs())
+    b_v = (b_weights + sum_kv * (weights + b_weights) + tiny * live).mT @ grad.abs()
     exact_q = scale * (grad_scores @ key)
     exact_k = scale * (grad_scores.mT @ query)
     exact_v = weights.mT @ grad
     roundings = u if group == 1 else 2 * u
     return (
-        b_q + u * exact_q.abs() + tiny,
-        _sum_of_group(b_k + roundings * exact_k.abs() + tiny, kv_heads),
-        _sum_of_group(b_v + roundings * exact_v.abs() + tiny, kv_heads),
+        b_q + u * (exact_q.abs() + b_q) + tiny,
+        _sum_of_group(b_k + roundings * (exact_k.abs() + b_k) + tiny, kv_heads),
+        _sum_of_group(b_v + roundings * (exact_v.abs() + b_v) + tiny, kv_heads),
     )
 
 
@@ -229,7 +252,7 @@ def of_product(a: Tensor, b: Tensor) -> Tensor:
     return growth(a.shape[-1]) * u32 * (a.abs() @ b.abs().mT) + u * (a @ b.mT).abs()
 
 
-def _eta(
+def _of_weights(
     q: Tensor,
     k: Tensor,
     exact: Exact,
@@ -237,6 +260,7 @@ def _eta(
     scale: float | None,
     inherited: ScoreError | None,
 ) -> Tensor:
+    """b(P), (batch, heads, queries, keys); finite however far off the scores may be."""
     u, u32 = unit_roundoff(q.dtype), unit_roundoff(accumulator(q.dtype))
     roundings = 4 * u32 + (2 * unit_roundoff(q.dtype) if facts.scores is None else 0.0)
     scale = abs(q.shape[-1] ** -0.5 if scale is None else scale)
@@ -248,10 +272,18 @@ def _eta(
         delta = delta + unit_roundoff(q.dtype) * scale * scaled_query
     if inherited is not None:
         delta = delta + inherited.scores
-    if delta.shape[-1] == 0:
-        return delta.new_zeros(*delta.shape[:-1], 1)
-    largest = torch.where(exact.visible, delta, 0.0).amax(dim=-1, keepdim=True)
-    return torch.expm1(2 * largest) + 2 * u + growth(delta.shape[-1]) * u32
+    weights = exact.weights
+    if weights.shape[-1] == 0:
+        return torch.zeros_like(weights)
+    moved = 2 * torch.where(exact.visible, delta, 0.0).amax(dim=-1, keepdim=True)
+    off = weights * torch.expm1(moved.clamp(max=1.0))
+    if (moved > 1).any():
+        # By logarithms, since a weight of zero in float64 may be one after a factor that float64 does not hold.
+        scores = torch.where(exact.visible, exact.scores, float("-inf"))
+        raised = (scores - scores.logsumexp(dim=-1, keepdim=True) + moved).clamp(max=0.0).exp()
+        raised = torch.where(exact.visible, raised, 0.0)
+        off = torch.where(moved > 1, torch.maximum(raised - weights, weights), off)
+    return off + (2 * u + growth(weights.shape[-1]) * u32) * (weights + off)
 
 
 def _sum_error(terms: int, dtype: torch.dtype, facts: Facts) -> float:

@@ -177,16 +177,27 @@ class Subject:
             return []
         before = grad_out.detach().clone()
         with self._in_the_subject():
-            grads = torch.autograd.grad(
-                out, leaves, grad_out, allow_unused=True, create_graph=create_graph, retain_graph=retain_graph
-            )
+            if _forbids_grad(out):
+                kept = [leaf.grad for leaf in leaves]
+                for leaf in leaves:
+                    leaf.grad = None
+                out.backward(grad_out, create_graph=create_graph, retain_graph=retain_graph)
+                grads = [leaf.grad for leaf in leaves]
+                for leaf, before_it in zip(leaves, kept, strict=True):
+                    leaf.grad = before_it
+            else:
+                grads = torch.autograd.grad(
+                    out, leaves, grad_out, allow_unused=True, create_graph=create_graph, retain_graph=retain_graph
+                )
         assert _same_bits(grad_out, before), "the backward pass changed the gradient it was given"
+        answers: list[Tensor] = []
         for grad, leaf in zip(grads, leaves, strict=True):
             wanted = f"{tuple(leaf.shape)} {leaf.dtype}"
             assert grad is not None, f"a tensor {wanted} requires a gradient and gets none"
             given = f"{tuple(grad.shape)} {grad.dtype}"
             assert given == wanted, f"a gradient is {given}; wanted {wanted}"
-        return list(grads)
+            answers.append(grad)
+        return answers
 
     @contextmanager
     def _in_the_subject(self) -> Iterator[None]:
@@ -305,6 +316,20 @@ class Subject:
     def conventions(self) -> dict[str, Any]:
         """Where the subject states that it differs from the contract."""
         return {"corner": self.facts.causal_corner, "fully_masked_rows": self.facts.fully_masked_rows}
+
+
+def _forbids_grad(out: Tensor) -> bool:
+    """Whether a checkpoint of the reentrant kind is in the graph: it wants `.backward()`, not `torch.autograd.grad`."""
+    waiting, known = [out.grad_fn], set()
+    while waiting:
+        node = waiting.pop()
+        if node is None or node in known:
+            continue
+        if node.name() == "CheckpointFunctionBackward":
+            return True
+        known.add(node)
+        waiting += [before for before, _ in node.next_functions]
+    return False
 
 
 def _is_lost(device: torch.device) -> bool:

@@ -68,6 +68,8 @@ class Problem:
         k = torch.randn(self.batch, self.kv_heads, self.keys, self.dim, generator=random)
         v = torch.randn(self.batch, self.kv_heads, self.keys, self.value_dim or self.dim, generator=random)
         q, k = SCORES[self.scores](q, k)
+        if self.scores in AT_THE_LIMIT and self.scale is not None:
+            q = q / max(1.0, abs(self.scale) * self.dim**0.5)
         mask = None
         if self.mask is not None:
             full = torch.rand(self.batch, self.heads, self.queries, self.keys, generator=random)
@@ -139,6 +141,24 @@ def _very_positive(q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
     return _with_score(q, k, lambda j: torch.full_like(j, 300.0, dtype=torch.float32))
 
 
+def _products(q: Tensor, k: Tensor, largest: float) -> tuple[Tensor, Tensor]:
+    """Every product q.k is 0.8 to 1 times `largest`, as the key has it; its sign is that of the query."""
+    size = (largest / q.shape[-1]) ** 0.5
+    return torch.ones_like(q) * q[..., :1].sign() * size, torch.ones_like(k) * (0.9 + 0.1 * k[..., :1].tanh()) * size
+
+
+def _over_65504(q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+    # Products that float16 has no room for, and scores, once they are scaled, that it has. With one feature there is
+    # nothing between the two.
+    return _products(q, k, min(1e5, 6e4 * q.shape[-1] ** 0.5))
+
+
+def _far_below(q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+    # Below any number that a kernel for half precision may begin its maximum with, and still one that float16 holds.
+    q, k = _products(q, k, 6.25e4 * q.shape[-1] ** 0.5)
+    return -q.abs(), k
+
+
 SCORES: dict[str, Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]] = {
     "normal": _normal,
     "zero": _zero,
@@ -149,7 +169,12 @@ SCORES: dict[str, Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]] = {
     "alternating": _alternating,
     "very negative": _very_negative,
     "very positive": _very_positive,
+    "over 65504": _over_65504,
+    "far below": _far_below,
 }
+
+# Scores as large as float16 holds: a larger scale than the default one finds a smaller query there.
+AT_THE_LIMIT = ("over 65504", "far below")
 
 
 # Each takes uniform numbers in the mask's shape, so that a mask shared along an axis is drawn in its own shape.

@@ -37,14 +37,17 @@ def test_the_layout_of_the_inputs_does_not_matter(subject: Subject, problem: Pro
     problems(grad_layout="contiguous"),
     Problem(batch=2, heads=4, kv_heads=2, queries=3, keys=5, dim=4),
     Problem(batch=2, heads=2, kv_heads=2, queries=17, keys=40, dim=8, causal=True, layout="heads inside"),
-    calls=5,
+    calls=9,
 )
 def test_the_layout_of_the_incoming_gradient_does_not_matter(subject: Subject, problem: Problem) -> None:
-    """dO transposed, sliced, with gaps, or expanded from one number as out.sum() sends it."""
+    """dO transposed, sliced, with gaps, or expanded: from one number, as out.sum() sends it, or along any one axis."""
     q, k, v, mask = problem.tensors()
     grad_out = problem.grad_out()
     forms = {name: problem.placed(grad_out, name) for name in OWN_NUMBERS}
     forms["expanded from one number"] = grad_out.new_ones(()).expand(grad_out.shape)
+    for axis, name in enumerate(("samples", "heads", "queries", "features")):
+        if grad_out.shape[axis] > 1:
+            forms[f"expanded over the {name}"] = grad_out.narrow(axis, 0, 1).expand(grad_out.shape)
     for name, form in forms.items():
         with one_may_be_refused():
             subject.assert_gradients_right(problem, q, k, v, mask, form, f", dO {name}")
@@ -132,8 +135,8 @@ def test_what_is_changed_in_place_is_seen(subject: Subject, problem: Problem) ->
     Problem(batch=2, heads=2, queries=3, keys=40, dim=8, causal=True, dtype="float16"),
     calls=4,
 )
-def test_a_backward_pass_may_come_late_and_twice(subject: Subject, problem: Problem) -> None:
-    """Forward A, forward B of the same sizes, backward A, A again, and B: each reads what its own forward pass kept."""
+def test_a_backward_pass_may_come_late_and_again(subject: Subject, problem: Problem) -> None:
+    """Forward A, forward B of the same sizes, backward A, A, A, B, A: each reads what its own forward pass kept."""
     both = (problem, replace(problem, seed=problem.seed + 1))
     walks = []
     for one in both:
@@ -142,8 +145,11 @@ def test_a_backward_pass_may_come_late_and_twice(subject: Subject, problem: Prob
         out = subject.attend(leaves[0], leaves[1], leaves[2], **one.options(mask))
         walks.append((one, leaves, out, *subject.exact_gradients(one, q, k, v, mask, one.grad_out())))
     for label, (one, leaves, out, right, allowed) in zip(
-        ("of the first call", "of the first call, again", "of the second call"),
-        (walks[0], walks[0], walks[1]),
+        (
+            *("of the first call", "of the first call, again", "of the first call, a third time"),
+            *("of the second call", "of the first call, after the second"),
+        ),
+        (walks[0], walks[0], walks[0], walks[1], walks[0]),
         strict=True,
     ):
         answers = subject.gradients_of(out, leaves, one.grad_out(), retain_graph=True)

@@ -2,6 +2,7 @@
 
 import torch
 
+from verification import budget
 from verification.judge import Subject, assert_same_bits
 from verification.problems import Problem
 from verification.property import for_all
@@ -16,15 +17,20 @@ _LONG_EQUAL_ROW = Problem(keys=4096, dim=2, scores="zero", dtype="bfloat16")
     Problem(keys=4096, dim=2, scores="zero", dtype="float16"),
     Problem(queries=65, keys=65),
     Problem(queries=2, keys=1100, dim=2, scores="rising"),
+    Problem(queries=2, keys=3, dim=2, dtype="float16", scores="very negative"),
+    Problem(queries=2, keys=3, dim=2, dtype="bfloat16", scores="far below"),
 )
 def test_rows_sum_to_one(subject: Subject, problem: Problem) -> None:
-    """sum_j P_ij = 1: where every value is one, so is the output; a fully masked row gives zero."""
+    """sum_j P_ij = 1: where every value is one, so is the output; a fully masked row gives zero.
+
+    However wrong the scores: their error is no part of this budget.
+    """
     q, k, v, mask = problem.tensors()
     v = problem.placed(torch.ones_like(v), problem.layout)
     exact = subject.exact(problem, q, k, v, mask)
     out = subject.attend(q, k, v, **problem.options(mask))
     wanted = exact.weights.sum(dim=-1, keepdim=True).expand_as(out)  # 1, and 0 for a fully masked row
-    subject.compare(problem, "sum of a row", out, wanted, subject.budget(problem, q, k, v, exact))
+    subject.compare(problem, "sum of a row", out, wanted, budget.of_row_sum(exact, q.dtype).expand_as(out))
 
 
 @for_all(

@@ -89,20 +89,6 @@ wide = scores.to(torch.promote_types(q.dtype, torch.float32))
         why="maximum, exponentials and sum written out over the whole score matrix",
     ),
     Mutant(
-        name="query_scaled_first",
-        base="eager",
-        file="eager.py",
-        old="""\
-    scores = q @ k.transpose(-2, -1)  # (batch, heads, queries, keys)
-    scores = scores * (default_scale(q) if scale is None else scale)
-""",
-        new="""\
-    query = q * (default_scale(q) if scale is None else scale)
-    scores = query @ k.transpose(-2, -1)  # (batch, heads, queries, keys)
-""",
-        why="q is scaled before the product instead of the product after it",
-    ),
-    Mutant(
         name="scores_scaled_last",
         base="two_pass",
         file="_blocks.py",

@@ -32,11 +32,11 @@ exponentials = (scores - (scores.amax(dim=-1, keepdim=True) if scores.numel() el
         name="odd_head_dims_in_float16",
         base="eager",
         file="eager.py",
-        old="scores = q @ k.transpose(-2, -1)",
+        old="scores = query @ k.transpose(-2, -1)",
         new="""\
-scores = q @ k.transpose(-2, -1)
+scores = query @ k.transpose(-2, -1)
     if q.shape[-1] % 8:
-        scores = (q.half() @ k.half().transpose(-2, -1)).to(q.dtype)""",
+        scores = (query.half() @ k.half().transpose(-2, -1)).to(q.dtype)""",
         report="pytorch/pytorch#110505, pytorch/pytorch#176559",
         killed_by="test_the_output_agrees_with_the_formula",
         why="head dims that 8 does not divide take a path through float16",
@@ -90,5 +90,21 @@ scores = q @ k.transpose(-2, -1)
         report="pytorch/pytorch#111276",
         killed_by="test_the_output_agrees_with_the_formula",
         why="the output is rounded to float16 on its way to the dtype of the input",
+    ),
+    Mutant(
+        name="product_overflows_before_it_is_scaled",
+        base="eager",
+        file="eager.py",
+        old="""\
+    query = q * (default_scale(q) if scale is None else scale)
+    scores = query @ k.transpose(-2, -1)  # (batch, heads, queries, keys)
+""",
+        new="""\
+    scores = q @ k.transpose(-2, -1)  # (batch, heads, queries, keys)
+    scores = scores * (default_scale(q) if scale is None else scale)
+""",
+        report="philipturner/metal-flash-attention#8, PaddlePaddle/Paddle#41933",
+        killed_by="test_the_output_agrees_with_the_formula",
+        why="in float16 the product passes 65504 where the scores do not: inf, and NaN once the maximum is subtracted",
     ),
 )

@@ -7,14 +7,8 @@ MUTANTS = (
         name="query_scaled_in_place",
         base="eager",
         file="eager.py",
-        old="""\
-    scores = q @ k.transpose(-2, -1)  # (batch, heads, queries, keys)
-    scores = scores * (default_scale(q) if scale is None else scale)
-""",
-        new="""\
-    q.data = q.data * (default_scale(q) if scale is None else scale)
-    scores = q @ k.transpose(-2, -1)  # (batch, heads, queries, keys)
-""",
+        old="    query = q * (default_scale(q) if scale is None else scale)\n",
+        new="    query = q\n    q.data = q.data * (default_scale(q) if scale is None else scale)\n",
         report="flashinfer-ai/flashinfer#2084, Shujun-He/RibonanzaNet#7",
         killed_by="test_a_call_leaves_no_trace",
         why="the caller's q is scaled, so the same call gives another answer each time",
@@ -50,9 +44,9 @@ visible = visibility(q, k, mask, causal)
         name="scale_of_the_previous_call",
         base="eager",
         file="eager.py",
-        old="scores * (default_scale(q) if scale is None else scale)",
+        old="q * (default_scale(q) if scale is None else scale)",
         new="""\
-scores * (attend.__dict__.get("scale", default_scale(q)) if scale is None else scale)
+q * (attend.__dict__.get("scale", default_scale(q)) if scale is None else scale)
     if scale is not None:
         attend.__dict__["scale"] = scale""",
         report="sgl-project/sglang#31501",
@@ -73,11 +67,11 @@ scores * (attend.__dict__.get("scale", default_scale(q)) if scale is None else s
         name="every_other_call_differs",
         base="eager",
         file="eager.py",
-        old="scores = scores * (default_scale(q) if scale is None else scale)",
+        old="scores = query @ k.transpose(-2, -1)",
         new="""\
 attend.__dict__["calls"] = attend.__dict__.get("calls", 0) + 1
     garbage = attend.__dict__["calls"] % 2 * 0.5 * torch.arange(k.shape[2], device=q.device)
-    scores = scores * (default_scale(q) if scale is None else scale) + garbage.to(q.dtype)""",
+    scores = query @ k.transpose(-2, -1) + garbage.to(q.dtype)""",
         report="turboderp-org/exllamav3#316, pytorch/pytorch#146377",
         killed_by="test_the_same_call_gives_the_same_bits",
         why="something uninitialised enters the scores on every other call",
