@@ -42,6 +42,7 @@ Each bound therefore has an absolute term, `underflow(dtype)` times the column s
 
 g(n) is the growth of the rounding error of a sum of n terms. The worst case, n, is hundreds of times too wide;
 rounding errors behave as independent, and a sum of n of them stays within LAMBDA standard deviations, LAMBDA sqrt(n/3).
+They do not where a sum has the same few terms over and over: there it is (n + 1) / 2, where that is more.
 
 Source: Higham and Mary 2019, "A new approach to probabilistic rounding error analysis", SIAM J. Sci. Comput. 41(5);
 Higham 2002, "Accuracy and Stability of Numerical Algorithms", chapters 3 and 4.
@@ -64,6 +65,9 @@ LAMBDA = 5.0
 # Rows of the smallest block of queries after which a kernel stores a partial sum: that of torch's CPU flash kernel.
 PARTIAL_SUM = 32
 
+# Of the terms of a sum so many are looked at, to see whether they are the same few numbers.
+SAMPLED = 64
+
 # `by_trial` computes this often: so it is unlikely that every trial misses an error that can happen.
 TRIALS = 16
 
@@ -71,6 +75,38 @@ TRIALS = 16
 def growth(terms: int) -> float:
     """Growth of the error of a sum of that many products, in units of the unit roundoff."""
     return LAMBDA * (terms / 3) ** 0.5
+
+
+def _of_sum(a: Tensor, b: Tensor, u: float, group: int = 1) -> Tensor:
+    """Error of the sums in a @ b.mT, relative to |a| @ |b|.mT, in its shape or as one number: g(n) u.
+
+    Where a row of a and a row of b both hold the same few numbers over and over, as for a query of zeros or values of
+    one, so do the products, and the same rounding errors come back: there it is the worst case.
+
+    a      (..., rows, n); b (..., columns, n); zeros in them add nothing
+    group  so many of these sums are added up as one
+    """
+    terms = a.shape[-1] * group
+    if worst_growth(terms) <= growth(terms):
+        return torch.as_tensor(growth(terms) * u)
+    repeated = _are_repeated(a, u)[..., :, None] & _are_repeated(b, u)[..., None, :]
+    return u * torch.where(repeated, worst_growth(terms), growth(terms)).double()
+
+
+def worst_growth(terms: int) -> float:
+    """Growth of the error of a sum where every rounding has the same sign.
+
+    A partial sum of i terms t is off by up to u i |t|, so that all n partial sums are off by u (n + 1) / 2 of n |t|.
+    """
+    return (terms + 1) / 2
+
+
+def _are_repeated(values: Tensor, u: float) -> Tensor:
+    """Of which rows the numbers occur twice and more, but for zeros, as far as SAMPLED of them show."""
+    sample = values[..., :: max(1, values.shape[-1] // SAMPLED)].sort(dim=-1).values
+    steps = sample.diff(dim=-1)
+    apart = steps > 2 * u * values.shape[-1] * sample.abs().amax(dim=-1, keepdim=True)
+    return 2 * (apart.sum(dim=-1) + 1) <= (sample != 0).sum(dim=-1)
 
 
 def unit_roundoff(dtype: torch.dtype) -> float:
@@ -115,14 +151,18 @@ def of_output(
     facts      where the scores live
     inherited  errors that q, k and v bring along, where they are themselves results
     """
-    u = unit_roundoff(q.dtype)
     group = q.shape[1] // k.shape[1]
     values = v.double().abs().repeat_interleave(group, dim=1)
     b_weights = _of_weights(q, k, exact, facts, scale, inherited)
-    budget = b_weights @ values + u * exact.output.abs() + _flushed(exact, values, q.dtype)
+    budget = _of_output(b_weights, values, exact, q.dtype)
     if inherited is not None:
         budget = budget + (exact.weights + b_weights) @ inherited.values.repeat_interleave(group, dim=1)
     return budget
+
+
+def _of_output(b_weights: Tensor, values: Tensor, exact: Exact, dtype: torch.dtype) -> Tensor:
+    flushed = underflow(dtype) * (1 + exact.visible.double() @ values)
+    return b_weights @ values + unit_roundoff(dtype) * exact.output.abs() + flushed
 
 
 def of_row_sum(exact: Exact, dtype: torch.dtype) -> Tensor:
@@ -135,9 +175,9 @@ def of_row_sum(exact: Exact, dtype: torch.dtype) -> Tensor:
     ln(keys), since the entropy of the weights is: g(keys) u32 has room for it.
     """
     u, u32 = unit_roundoff(dtype), unit_roundoff(accumulator(dtype))
-    keys = exact.visible.shape[-1]
     attended = exact.visible.sum(dim=-1, keepdim=True).double()
-    return (3 * u + growth(keys) * u32) * (attended > 0) + underflow(dtype) * (1 + attended)
+    keys = exact.visible.shape[-1]
+    return (3 * u + max(growth(keys), worst_growth(keys)) * u32) * (attended > 0) + underflow(dtype) * (1 + attended)
 
 
 def of_gradients(
@@ -165,11 +205,11 @@ def of_gradients(
     grad_weights = grad @ value.mT
     delta = (grad * exact.output).sum(-1, keepdim=True)
     grad_scores = weights * (grad_weights - delta)
-    budget_output = of_output(q, k, v, exact, facts=facts, scale=scale)
-    b_delta = (grad.abs() * budget_output).sum(-1, keepdim=True) + growth(v.shape[-1]) * u32 * (
-        grad * exact.output
-    ).abs().sum(-1, keepdim=True)
-    b_grad_weights = growth(v.shape[-1]) * u32 * (grad.abs() @ value.abs().mT)
+    budget_output = _of_output(b_weights, value.abs(), exact, q.dtype)
+    products = grad * exact.output
+    of_products = _of_sum(products, torch.ones_like(products[..., :1, :]), u32)
+    b_delta = (grad.abs() * budget_output + of_products * products.abs()).sum(-1, keepdim=True)
+    b_grad_weights = _of_sum(grad, value, u32) * (grad.abs() @ value.abs().mT)
     if facts.scores is None:
         b_grad_weights = b_grad_weights + u * grad_weights.abs()
     b_grad_scores = b_weights * (grad_weights - delta).abs() + (weights + b_weights) * (b_grad_weights + b_delta)
@@ -177,12 +217,13 @@ def of_gradients(
     # A weight too small to be normal is off by `tiny`, and so is what it is multiplied by; so is dS itself.
     b_grad_scores = b_grad_scores + live * tiny * (1 + (grad_weights - delta).abs())
 
-    sum_q = _sum_error(keys, q.dtype, facts)
-    sum_kv = _sum_error(queries * group, q.dtype, facts)
     at_most = grad_scores.abs() + b_grad_scores
-    b_q = scale * ((b_grad_scores + sum_q * at_most) @ key.abs())
-    b_k = scale * ((b_grad_scores + sum_kv * at_most).mT @ query.abs())
-    b_v = (b_weights + sum_kv * (weights + b_weights) + tiny * live).mT @ grad.abs()
+    sum_q = _of_sum(grad_scores, key.mT, u32) + _of_stored_sums(keys, q.dtype, facts)
+    sum_k = _of_sum(grad_scores.mT, query.mT, u32, group) + _of_stored_sums(queries * group, q.dtype, facts)
+    sum_v = _of_sum(weights.mT, grad.mT, u32, group) + _of_stored_sums(queries * group, q.dtype, facts)
+    b_q = scale * (b_grad_scores @ key.abs() + sum_q * (at_most @ key.abs()))
+    b_k = scale * (b_grad_scores.mT @ query.abs() + sum_k * (at_most.mT @ query.abs()))
+    b_v = (b_weights + tiny * live).mT @ grad.abs() + sum_v * ((weights + b_weights).mT @ grad.abs())
     exact_q = scale * (grad_scores @ key)
     exact_k = scale * (grad_scores.mT @ query)
     exact_v = weights.mT @ grad
@@ -264,9 +305,11 @@ def _of_weights(
     u, u32 = unit_roundoff(q.dtype), unit_roundoff(accumulator(q.dtype))
     roundings = 4 * u32 + (2 * unit_roundoff(q.dtype) if facts.scores is None else 0.0)
     scale = abs(q.shape[-1] ** -0.5 if scale is None else scale)
-    query, key = q.double().abs(), k.double().abs().repeat_interleave(q.shape[1] // k.shape[1], dim=1)
+    query, key = q.double(), k.double().repeat_interleave(q.shape[1] // k.shape[1], dim=1)
+    summed = _of_sum(query, key, u32)
+    query, key = query.abs(), key.abs()
     terms = query @ key.mT
-    delta = roundings * exact.scores.abs() + growth(q.shape[-1]) * u32 * scale * terms
+    delta = roundings * exact.scores.abs() + summed * scale * terms
     if facts.scores is None:
         scaled_query = torch.minimum(terms, LAMBDA * (query.square() @ key.square().mT / 3).sqrt())
         delta = delta + unit_roundoff(q.dtype) * scale * scaled_query
@@ -283,19 +326,13 @@ def _of_weights(
         raised = (scores - scores.logsumexp(dim=-1, keepdim=True) + moved).clamp(max=0.0).exp()
         raised = torch.where(exact.visible, raised, 0.0)
         off = torch.where(moved > 1, torch.maximum(raised - weights, weights), off)
-    return off + (2 * u + growth(weights.shape[-1]) * u32) * (weights + off)
+    summed = _of_sum(weights, torch.ones_like(weights[..., :1, :]), u32)
+    return off + (2 * u + summed) * (weights + off)
 
 
-def _sum_error(terms: int, dtype: torch.dtype, facts: Facts) -> float:
-    """Error of a gradient's sum of that many products, relative to the sum of their absolute values."""
-    error = growth(terms) * unit_roundoff(accumulator(dtype))
-    if facts.sums is None:
-        error += growth(-(-terms // PARTIAL_SUM)) * unit_roundoff(dtype)
-    return error
-
-
-def _flushed(exact: Exact, values: Tensor, dtype: torch.dtype) -> Tensor:
-    return underflow(dtype) * (1 + exact.visible.double() @ values)
+def _of_stored_sums(terms: int, dtype: torch.dtype, facts: Facts) -> float:
+    """Error of a gradient's sum of that many products where partial sums are stored, relative to |a| @ |b|.mT."""
+    return growth(-(-terms // PARTIAL_SUM)) * unit_roundoff(dtype) if facts.sums is None else 0.0
 
 
 def _sum_of_group(per_head: Tensor, kv_heads: int) -> Tensor:

@@ -173,8 +173,8 @@ SCORES: dict[str, Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]] = {
     "far below": _far_below,
 }
 
-# Scores as large as float16 holds: a larger scale than the default one finds a smaller query there.
-AT_THE_LIMIT = ("over 65504", "far below")
+# Scores as large as float16 holds, in long rows: a larger scale than the default one finds a smaller query there.
+AT_THE_LIMIT = ("over 65504", "far below", "rising", "falling")
 
 
 # Each takes uniform numbers in the mask's shape, so that a mask shared along an axis is drawn in its own shape.
