@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 import implementations
 
@@ -420,3 +421,27 @@ def test_a_copy_of_the_package_under_another_name_has_its_own_operators() -> Non
     attend = load(variant).attend
     assert_within_budget(attend(*tensors()), *tensors())
     assert torch.equal(ATTEND["online_triton"](*tensors()), before)
+
+
+# torch says so of its own rules for forward mode, which it loads when they are first asked for.
+ignores_torch_jit = pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")
+
+
+@ignores_torch_jit
+@each_backend
+def test_forward_mode_is_refused(attend: Callable[..., Tensor]) -> None:
+    """torch would drop the tangent of an operator that has no rule for it, and call every derivative zero."""
+    q, k, v = tensors(requires_grad=False)
+    with pytest.raises(NotImplementedError, match="no forward-mode derivative"):
+        torch.func.jvp(lambda query: attend(query, k, v), (q,), (torch.ones_like(q),))
+    with forward_ad.dual_level(), pytest.raises(NotImplementedError, match="no forward-mode derivative"):
+        attend(q, k, forward_ad.make_dual(v, torch.ones_like(v)))
+
+
+@ignores_torch_jit
+@each_backend
+def test_forward_mode_over_the_backward_pass_is_refused(attend: Callable[..., Tensor]) -> None:
+    q, k, v = tensors()
+    out = attend(q, k, v)
+    with forward_ad.dual_level(), pytest.raises(NotImplementedError, match="no forward-mode derivative"):
+        torch.autograd.grad(out, q, forward_ad.make_dual(torch.ones_like(out), torch.ones_like(out)))

@@ -47,7 +47,8 @@ def cover(
     """
     most = LARGEST_INTERPRETED if interpreted else LARGEST_OF_TRIPLES if strength > 2 else LARGEST_OF_PAIRS
     values: Values = {}
-    every = space.values(interpreted=interpreted, longest=strength > 2)
+    # With gradients the longest take seconds.
+    every = space.values(interpreted=interpreted, longest=strength > 2 and "wanted" not in space.fixed)
     for feature, labels in every.items():
         kept = {label: [one for one in alternatives if takes(one)] for label, alternatives in labels.items()}
         values[feature] = {label: alternatives for label, alternatives in kept.items() if alternatives}

@@ -40,9 +40,8 @@ class Domain:
         return self.plain is not None and self.answers(_with(self.plain, alternative))
 
     def forms(self, problem: Problem) -> Iterator[Problem]:
-        """The problem; for a subject that refuses it, as near as can be in each dtype that it takes."""
-        if self.plain is None or self.answers(problem):
-            yield problem
+        """What the subject takes of a problem that it refuses: as near as can be, in each dtype that it takes."""
+        if self.plain is None:
             return
         same = self.takes({"dtype": problem.dtype})
         for dtype in (problem.dtype,) if same else (name for name in DTYPES if self.takes({"dtype": name})):

@@ -7,7 +7,7 @@ another time. Coverage counts the names; the alternatives take turns.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from verification.problems import LAYOUTS, MASKS, SCORES
+from verification.problems import LAYOUTS, MASKS
 
 # Some fields of a Problem and what they are.
 Alternative = dict[str, Any]
@@ -33,7 +33,7 @@ _LENGTHS = _fields(
         "whole blocks": [(128, 128), (1, 128), (256, 128), (128, 256)],
         "few": [(2, 2), (3, 5), (2, 3), (5, 9)],
         "fewer keys": [(3, 2), (5, 3), (129, 65), (40, 20)],
-        "past a block": [(129, 129), (257, 257), (65, 65)],
+        "past a block": [(129, 129), (193, 193), (257, 257)],
         "more keys": [(65, 130), (17, 40), (2, 130), (33, 97)],
         "many queries": [(300, 2), (1100, 3), (520, 17)],
         "one query, many keys": [(1, 1024), (1, 520), (1, 5000), (1, 2048)],
@@ -81,7 +81,18 @@ FEATURES: dict[str, dict[str, list[Alternative]]] = {
     "causal": _single("causal", {"no": [False], "yes": [True]}),
     "mask": _single("mask", {"none": [None], **{name: [name] for name in MASKS}}),
     "mask shared": _single("mask_shared", {a or "none": [a] for a in ("", "b", "h", "q", "bh", "bq", "hq", "bhq")}),
-    "scores": _single("scores", {name: [name] for name in SCORES}),
+    "scores": _single(
+        "scores",
+        {
+            "normal": ["normal"],
+            "equal": ["zero", "ties"],
+            "large": ["large"],
+            "in steps": ["falling", "rising", "alternating"],
+            "very negative": ["very negative"],
+            "very positive": ["very positive"],
+            "at the limit of float16": ["over 65504", "far below"],
+        },
+    ),
     "scale": _single("scale", {"default": [None], "1": [1.0], "0.25": [0.25], "negative": [-0.5], "0": [0.0]}),
     "layout": _single("layout", {name: [name] for name in LAYOUTS}),
 }

@@ -25,6 +25,16 @@ settings.register_profile("nightly", max_examples=600, derandomize=False, **_COM
 if settings.get_current_profile_name() == "default":
     settings.load_profile("default")
 
+# How many values are combined, at most, in the formulas and in the other properties; 1: no covering array.
+_STRENGTH = {"quick": (2, 1), "mutants": (2, 1)}
+
+
+def strength(asked: int) -> int:
+    """How many values a property that asks for so many combines under this profile."""
+    formulas, others = _STRENGTH.get(settings.get_current_profile_name(), (3, 2))
+    return min(asked, formulas if asked > 2 else others)
+
+
 _chosen: dict[str, int] = {}
 
 

@@ -85,17 +85,19 @@ class _Search:
 
     def pinned(self, pinned: tuple[Problem, ...]) -> None:
         for problem in pinned:
-            for form in self.subject.domain.forms(on(problem, self.subject.device)):
-                self.answers(form)
+            if not self.answers(on(problem, self.subject.device)):
+                for form in self.subject.domain.forms(problem):
+                    self.answers(on(form, self.subject.device))
 
     def covered(self, space: Space, strength: int) -> None:
         """Triton's kernels are put to the pairs of the formulas only: a problem takes them a second and more."""
         slow = self.subject.interpreted or self.subject.compiles
-        if slow and strength < 3:
+        combined = min(profiles.strength(strength), 2 if slow else strength)
+        if combined < 2 or (slow and strength < 3):
             return
         found = cover(
             space,
-            2 if slow else strength,
+            combined,
             lambda problem: self.answers(on(problem, self.subject.device)),
             self.subject.domain.takes,
             interpreted=self.subject.interpreted,

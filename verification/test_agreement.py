@@ -31,6 +31,15 @@ from verification.space import problems
     Problem(heads=8, kv_heads=2, queries=5, keys=9, dim=4, causal=True),
     Problem(batch=4, heads=8, kv_heads=2, keys=40, dim=8, causal=True),
     Problem(queries=5, keys=7, dim=4, dtype="float64", causal=True),
+    # Where features meet: see `verification/mutants/reach.py`.
+    Problem(keys=2, dim=257),
+    Problem(keys=513, causal=True),
+    Problem(heads=4, kv_heads=2, keys=1024),
+    Problem(keys=520, mask="random", mask_shared="hq"),
+    Problem(queries=129, keys=129, causal=True, scores="very negative"),
+    Problem(queries=513, keys=4097, causal=True),
+    Problem(heads=65, keys=2),
+    Problem(keys=2, dim=4, dtype="float16", scores="over 65504"),
     strength=3,
 )
 def test_the_output_agrees_with_the_formula(subject: Subject, problem: Problem) -> None:

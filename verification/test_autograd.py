@@ -58,6 +58,7 @@ def test_a_derivative_in_forward_mode_is_right_or_raises(subject: Subject, probl
         return subject.backend.attend(q, k, v, **problem.options(mask))
 
     outcomes: dict[str, None] = {}
+    judged: dict[str, tuple[list[Tensor], list[Tensor]]] = {}
     for name, wanted, mode in (
         ("torch.func.jvp", "QKV", _by_jvp),
         ("dual numbers", "QKV", _by_dual_numbers),
@@ -75,8 +76,10 @@ def test_a_derivative_in_forward_mode_is_right_or_raises(subject: Subject, probl
             outcomes[f"raises {type(refusal).__name__}"] = None
             continue
         outcomes["right"] = None
-        doubles = [tensor.double() for tensor in (q, k, v, *given)]
-        (right,), (allowed,) = budget.by_trial(pushed, doubles, q.dtype, problem.keys + 2 * problem.dim)
+        if wanted not in judged:
+            doubles = [tensor.double() for tensor in (q, k, v, *given)]
+            judged[wanted] = budget.by_trial(pushed, doubles, q.dtype, problem.keys + 2 * problem.dim)
+        (right,), (allowed,) = judged[wanted]
         subject.compare(problem, f"tangent of the output by {name}", answer, right, allowed)
     subject.evidence.stated = f"forward mode: {', '.join(outcomes)}"
 

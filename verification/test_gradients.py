@@ -47,6 +47,11 @@ _LARGER = (
     Problem(heads=4, kv_heads=2, queries=3, keys=300, dim=4, dtype="float16"),
     Problem(heads=2, queries=300, keys=3, dim=2, value_dim=3, dtype="float16", causal=True),
     Problem(queries=5, keys=7, dim=4, dtype="float64", causal=True),
+    # Where features meet: see `verification/mutants/reach.py`.
+    Problem(heads=2, kv_heads=2, keys=2, dim=256, layout="heads inside"),
+    Problem(keys=64, mask="padding", scores="very negative"),
+    Problem(keys=128, dim=64, dtype="bfloat16", scores="very negative"),
+    Problem(queries=3, keys=5, dim=4, dtype="float16", scores="over 65504"),
 )
 
 

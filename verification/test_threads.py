@@ -2,9 +2,12 @@
 
 import sys
 import warnings
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
-from threading import Barrier
+from threading import Barrier, Condition
+from typing import Any
 
 from torch import Tensor
 
@@ -12,11 +15,44 @@ from verification.judge import Subject
 from verification.problems import Problem
 from verification.property import for_all
 
-# Calls of each thread: what one writes between two steps of the other, it writes in some of them.
-CALLS = 25
+# Calls of each thread as fast as they go, and calls in which the two take turns at every line of Python.
+CALLS, IN_TURNS = 25, 3
 
-# So short a turn, in seconds, that threads change places between any two steps of a call.
-TURN = 1e-6
+# Seconds before a thread goes on although it is not its turn: the other waits for it in a lock, or is in a long step.
+PATIENCE = 0.002
+
+
+class _Turns:
+    """Two threads that go through Python line by line, one after the other.
+
+    Left alone each would finish many a call in one go, and what they share would be found by luck.
+    """
+
+    def __init__(self) -> None:
+        self.changed = Condition()
+        self.turn = 0
+        self.finished = False
+
+    @contextmanager
+    def of(self, thread: int) -> Iterator[None]:
+        """Inside, this thread gives the turn to the other at every line."""
+
+        def step(frame: Any, event: str, argument: Any) -> Any:
+            with self.changed:
+                self.turn = 1 - thread
+                self.changed.notify()
+                self.changed.wait_for(lambda: self.turn == thread or self.finished, PATIENCE)
+            return step
+
+        before = sys.gettrace()
+        sys.settrace(step)
+        try:
+            yield
+        finally:
+            sys.settrace(before)
+            with self.changed:
+                self.finished = True
+                self.changed.notify()
 
 
 @for_all(
@@ -33,25 +69,26 @@ def test_callers_in_two_threads_do_not_meet(subject: Subject, problem: Problem) 
         subject.evidence.stated = "two threads: not asked in Triton's interpreter, which runs one kernel at a time"
         return
     both = (problem, replace(problem, seed=problem.seed + 1))
-    begin = Barrier(len(both))
+    begin, turns = Barrier(len(both)), _Turns()
 
-    def called(one: Problem) -> list[Tensor]:
-        q, k, v, mask = one.tensors()
+    def called(thread: int) -> list[Tensor]:
+        q, k, v, mask = both[thread].tensors()
+
+        def call() -> Tensor:
+            return subject.backend.attend(q, k, v, **both[thread].options(mask))
+
         begin.wait()
-        return [subject.backend.attend(q, k, v, **one.options(mask)) for _ in range(CALLS)]
+        with turns.of(thread):
+            answers = [call() for _ in range(IN_TURNS)]
+        return answers + [call() for _ in range(CALLS)]
 
     for one in both:
         q, k, v, mask = one.tensors()
         subject.attend(q, k, v, **one.options(mask))  # refused here, or not at all
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(TURN)
-    try:
-        # What is warned of is one for all threads: a kernel that records warnings would leave its own setting behind.
-        with warnings.catch_warnings(), ThreadPoolExecutor(len(both)) as pool:
-            warnings.simplefilter("default")
-            answers = list(pool.map(called, both))
-    finally:
-        sys.setswitchinterval(before)
+    # What is warned of is one for all threads: a kernel that records warnings would leave its own setting behind.
+    with warnings.catch_warnings(), ThreadPoolExecutor(len(both)) as pool:
+        warnings.simplefilter("default")
+        answers = list(pool.map(called, range(len(both))))
     for one, outputs in zip(both, answers, strict=True):
         q, k, v, mask = one.tensors()
         exact = subject.exact(one, q, k, v, mask)

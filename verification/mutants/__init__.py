@@ -4,7 +4,7 @@ Each models a fault that was reported of a public implementation of attention. B
 which no property may reject.
 """
 
-from verification.mutants import backward, correct, forward, layer, masks, precision, size, state, triton_source
+from verification.mutants import backward, correct, forward, layer, masks, precision, reach, size, state, triton_source
 from verification.mutants.mutant import Mutant, load, subject_of
 
 MUTANTS: dict[str, tuple[Mutant, ...]] = {
@@ -15,6 +15,7 @@ MUTANTS: dict[str, tuple[Mutant, ...]] = {
     "backward": backward.MUTANTS,
     "layer": layer.MUTANTS,
     "size": size.MUTANTS,
+    "reach": reach.MUTANTS,
     "triton source": triton_source.MUTANTS,
 }
 CORRECT: tuple[Mutant, ...] = correct.VARIANTS

@@ -105,6 +105,80 @@ wide = scores.to(torch.promote_types(q.dtype, torch.float32))
         why="dQ keeps the strides of q where those are dense",
     ),
     Mutant(
+        name="copies_kept_for_the_backward_pass",
+        base="online",
+        file="_blocks.py",
+        old="ctx.save_for_backward(q, k, v, mask, out, log_sum_exp)",
+        new="ctx.save_for_backward(q.clone(), k.clone(), v.clone(), mask, out.clone(), log_sum_exp)",
+        why="what is overwritten between the two passes changes nothing, and torch has nothing to notice",
+    ),
+    Mutant(
+        name="reentrant_checkpoint",
+        base="eager",
+        file="eager.py",
+        old="    return weights @ v",
+        new="""\
+    from torch.utils.checkpoint import checkpoint as checkpointed
+
+    return checkpointed(torch.matmul, weights, v, use_reentrant=True)""",
+        why="computed again in the backward pass, which then goes by .backward() and not by torch.autograd.grad",
+    ),
+    Mutant(
+        name="maximum_starts_at_a_finite_number",
+        base="online",
+        file="online.py",
+        old='running_max = blocks.filled(1, float("-inf"))',
+        new="running_max = blocks.filled(1, -1e30)",
+        why="below any score of the inputs' dtype that the kernel could meet, in float32",
+    ),
+    Mutant(
+        name="scratch_of_each_thread",
+        base="online",
+        file="online.py",
+        old="    output = blocks.filled(blocks.value.shape[-1], 0.0)\n",
+        new="""\
+    import threading
+
+    output = blocks.filled(blocks.value.shape[-1], 0.0)
+    own = f"{threading.get_ident()} {output.shape} {output.dtype}"
+    output = _one_pass.__dict__.setdefault(own, output).zero_()
+""",
+        why="the buffer that sums are kept in is reused by calls of one size, but no two threads have the same",
+    ),
+    Mutant(
+        name="scratch_behind_a_lock",
+        base="online",
+        file="_blocks.py",
+        old="            out_rows, log_sum_exp_rows = passes(blocks)\n",
+        new="""\
+            import threading
+
+            with _query_blocks.__dict__.setdefault("lock", threading.Lock()):
+                out_rows, log_sum_exp_rows = passes(blocks)
+""",
+        why="one call at a time: a thread waits for the other",
+    ),
+    Mutant(
+        name="inputs_not_looked_at",
+        base="eager",
+        file="eager.py",
+        old="    check(q, k, v, mask)\n",
+        new="",
+        why="a plain function: what makes no sense is refused by torch, what torch broadcasts is broadcast",
+    ),
+    Mutant(
+        name="inputs_cast_to_the_dtype_of_the_query",
+        base="eager",
+        file="eager.py",
+        old="    check(q, k, v, mask)\n",
+        new="""\
+    k, v = k.to(q.dtype), v.to(q.dtype)
+    mask = mask if mask is None else mask.bool()
+    check(q, k, v, mask)
+""",
+        why="more is taken than the contract wants, and it is taken for what it means",
+    ),
+    Mutant(
         name="triton_other_tiles",
         base="online_triton",
         file="_triton_tiles.py",
