@@ -9,9 +9,10 @@ import pytest
 from reports import verdicts
 from verification import outcome as outcomes
 from verification.outcome import GRADIENT_FORMULA, OUTPUT_FORMULA, Evidence, Failure, Outcome, from_json, verdict
-from verification.summary import lines, short_names
+from verification.summary import MOST_REASONS, lines, short_names
 
 ALL = {"values": (60, 60), "pairs": (1204, 1204), "triples": (9020, 9020)}
+PAIRS = {"values": (60, 60), "pairs": (7, 9)}
 
 
 def result(property: str = OUTPUT_FORMULA, outcome: Any = "pass", **evidence: Any) -> Outcome:
@@ -47,12 +48,21 @@ def test_the_worst_error_of_all_lengths_is_null_where_one_is_not_finite() -> Non
     ("found", "name", "reason"),
     [
         (
-            [result(problems=1200, covered=ALL), result(GRADIENT_FORMULA, problems=34)],
+            [result(problems=1200, covered=ALL), result(GRADIENT_FORMULA, problems=34, covered=ALL)],
             "verified",
             "1,234 problems answered, 1,204 of 1,204 pairs, 9,020 of 9,020 triples",
         ),
-        ([result(problems=5)], "verified, forward only", "5 problems answered"),
-        ([result(problems=5), result(GRADIENT_FORMULA, "refused")], "verified, forward only", "5 problems answered"),
+        ([result(covered=PAIRS)], "verified, forward only", "0 problems answered, 7 of 9 pairs"),
+        (
+            [result(problems=5, covered=PAIRS), result(GRADIENT_FORMULA, "refused")],
+            "verified, forward only",
+            "5 problems answered, 7 of 9 pairs",
+        ),
+        (
+            [result(problems=5), result(GRADIENT_FORMULA)],
+            "mostly refused",
+            "nothing but pinned problems was covered; 5 problems answered",
+        ),
         (
             [result(problems=5, covered={"values": (29, 60)}), result(GRADIENT_FORMULA)],
             "mostly refused",
@@ -70,7 +80,7 @@ def test_a_verdict_follows_from_all_outcomes(found: list[Outcome], name: str, re
 
 
 def test_the_page_knows_the_same_verdicts_and_formula() -> None:
-    found = [result(), result(GRADIENT_FORMULA)]
+    found = [result(covered=ALL), result(GRADIENT_FORMULA)]
     assert verdict(found)[0] == verdicts.VERIFIED
     assert verdicts.OUTPUT_FORMULA == outcomes.OUTPUT_FORMULA
 
@@ -93,3 +103,13 @@ def test_the_terminal_names_what_was_answered_and_the_verdict() -> None:
     assert "mine  verified, forward only: 1,200 problems answered, 1,204 of 1,204 pairs" in said
     assert "refused: mine: why refused" in said
     assert "machine: leaks: 17; no failure of a backend" in said
+
+
+def test_a_backend_with_many_reasons_does_not_fill_the_terminal() -> None:
+    reasons = {f"no width of {width}": 1 for width in range(20)}
+    found = [result(outcome="refused", refusals=reasons), result("test_x", "refused", refusals=reasons)]
+    said = lines({one.property: {"title": one.property} for one in found}, found, {}, {})
+    refused = [line for line in said if line.startswith("refused: ")]
+    assert refused[0] == "refused: mine: no width of 0"
+    assert refused[-1] == f"refused: {20 - MOST_REASONS} more reasons are in the results file"
+    assert len(refused) == MOST_REASONS + 1
