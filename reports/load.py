@@ -133,7 +133,7 @@ def _verification(path: Path) -> Verification:
         _check_numbers(path, f"results[{index}]", record)
     backends = list(read_field(path, content, "backends", list))
     failing = {(record["backend"], record["property"]) for record in results if record["outcome"] == "fail"}
-    finding = dict.fromkeys(("title", "where", "report"), str)
+    finding: dict[str, Kinds] = dict.fromkeys(("title", "where", "report"), str)
     return Verification(
         path,
         read_provenance(path, content),
