@@ -2,6 +2,7 @@
 
 import math
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from reports import formats
@@ -41,8 +42,11 @@ class Failure:
 
 @dataclass(frozen=True)
 class Reason:
+    """What a backend said for some properties, and how many more times with other numbers in it."""
+
     backend: str
     reason: str
+    others: int
     properties: list[str]
 
 
@@ -87,15 +91,13 @@ def matrix(verification: Verification, anchor: str) -> Matrix:
     by_backend: dict[str, list[tuple[str, list[Cell]]]] = {}
     for (backend, dtype), errors in worst.items():
         by_backend.setdefault(backend, []).append((dtype, [_worst(errors.get(length)) for length in lengths]))
-    whole: dict[tuple[str, str], list[str]] = {}
-    single: dict[tuple[str, str], list[str]] = {}
+    whole: list[tuple[str, str, str]] = []
+    single: list[tuple[str, str, str]] = []
     for (backend, name), result in results.items():
-        for refusal in result["refusals"]:
-            (whole if result["outcome"] == "refused" else single).setdefault((backend, refusal), []).append(
-                titles[name]
-            )
+        said = whole if result["outcome"] == "refused" else single
+        said += [(backend, refusal, titles[name]) for refusal in result["refusals"]]
         if result["outcome"] in ("stated", "left out"):
-            whole.setdefault((backend, result["reason"] or ""), []).append(titles[name])
+            whole.append((backend, result["reason"] or "", titles[name]))
     return Matrix(
         anchor,
         verification,
@@ -108,8 +110,15 @@ def matrix(verification: Verification, anchor: str) -> Matrix:
     )
 
 
-def _listed(reasons: dict[tuple[str, str], list[str]]) -> list[Reason]:
-    return [Reason(backend, reason, titles) for (backend, reason), titles in reasons.items()]
+def _listed(said: Iterable[tuple[str, str, str]]) -> list[Reason]:
+    """Reasons that differ in numbers alone, as sizes do, are one."""
+    found: dict[tuple[str, str], list[tuple[str, str]]] = {}
+    for backend, reason, title in said:
+        found.setdefault((backend, re.sub(r"-?\d+(\.\d+)?", "#", reason)), []).append((reason, title))
+    return [
+        Reason(backend, alike[0][0], len({reason for reason, _ in alike}) - 1, list(dict.fromkeys(t for _, t in alike)))
+        for (backend, _), alike in found.items()
+    ]
 
 
 def _by_length(name: str) -> tuple[float, ...]:
@@ -128,12 +137,14 @@ def _worst(error: float | None) -> Cell:
 
 def _outcome(result: dict, failure: str | None) -> Outcome:
     refused = sum(result["refusals"].values()) if result["outcome"] != "refused" else 0
+    details = [f"{refused:,} refused"] if refused else []
+    details += ["in part the machine's"] if result["machine"] else []
     covered = [f"{done:,} of {of:,} {name}" for name, (done, of) in result["covered"].items() if name != "values"]
     hint = [f"{result['problems']:,} problems answered", *covered, *result["machine"]]
     return Outcome(
         WORDS[result["outcome"]],
         result["outcome"],
-        f"{refused:,} refused" if refused else "",
+        "; ".join(details),
         "; ".join([*hint, result["reason"]] if result["reason"] else hint),
         failure,
     )

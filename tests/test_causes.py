@@ -1,7 +1,7 @@
 """Failures grouped by cause: what one fault breaks is one finding, and what another breaks is another."""
 
 from verification.causes import causes
-from verification.outcome import Evidence, Failure, Outcome
+from verification.outcome import OUTPUT_FORMULA, Evidence, Failure, Outcome
 from verification.problems import Problem
 
 WRONG = "wrong output at (0, 0, 0, 0)"
@@ -49,6 +49,22 @@ def test_a_gradient_failure_without_features_does_not_swallow_a_forward_failure(
     plain, corner = Problem(), Problem(queries=2, causal=True)
     found = grouped(failed("test_gradients", plain, "wrong gradient of K at (0,)"), failed("test_corner", corner))
     assert found == [(repr(plain), ("test_gradients",)), (repr(corner), ("test_corner",))]
+
+
+def test_a_plain_failure_beside_the_outputs_explains_no_wrong_output_that_needs_more() -> None:
+    corner, padded = Problem(queries=2, causal=True), Problem(queries=2, keys=3, causal=True, mask="padding")
+    trace = failed("test_a_call_leaves_no_trace", Problem(), "q was changed by the call")
+    assert grouped(trace, failed(OUTPUT_FORMULA, corner), failed("test_masks", padded)) == [
+        ("Problem()", ("test_a_call_leaves_no_trace",)),
+        (repr(corner), (OUTPUT_FORMULA, "test_masks")),
+    ]
+
+
+def test_a_wrong_output_in_a_plain_problem_explains_all() -> None:
+    corner = failed("test_corner", Problem(queries=2, causal=True))
+    assert grouped(corner, failed(OUTPUT_FORMULA, Problem(keys=2))) == [
+        ("Problem(keys=2)", (OUTPUT_FORMULA, "test_corner"))
+    ]
 
 
 def test_a_forward_failure_explains_the_gradients_that_need_as_much() -> None:

@@ -520,12 +520,12 @@ def test_a_finding_of_the_machine_is_shown_once_and_blames_no_backend(make_page:
 
 def test_what_is_refused_in_part_is_folded(make_page: Callable[..., str]):
     found = verification(eager="pass", flash="refused")
-    found["results"][0]["refusals"] = {"no width of 65": 1200}
+    found["results"][0]["refusals"] = {"no width of 65": 1100, "no width of 72": 100, "no masks": 34}
     page = make_page({"verification.json": found})
-    whole, part = page.partition("Refused, stated and left out</h3>")[2].split("Refused in part, for 1 reason")
+    whole, part = page.partition("Refused, stated and left out</h3>")[2].split("Refused in part, for 2 reasons")
     assert "refusal of flash" in whole
-    assert "no width of 65" in part
-    assert "<small>1,200 refused</small>" in page
+    assert 'no width of 65 <span class="quiet">(and 1 more with other numbers: ' in part
+    assert "<small>1,234 refused</small>" in page
 
 
 @pytest.mark.parametrize(

@@ -1,13 +1,14 @@
 """Failures grouped by cause: one wrong corner is one finding with all the properties that it breaks under it.
 
 Two failures have one cause where their smallest problems need the same features, or the one all those of the other:
-what fails with a causal mask alone explains what fails with a causal mask and padding.
+what fails with a causal mask alone explains what fails with a causal mask and padding. Where several do, the one with
+the most of them is the cause.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
-from verification.outcome import Outcome
+from verification.outcome import OUTPUT_FORMULA, Outcome
 from verification.problems import Problem
 
 # A size is a feature where the smallest problem needs it to be larger than this: past a block, a long row.
@@ -30,11 +31,11 @@ def causes(outcomes: Sequence[Outcome]) -> list[Cause]:
     failed = sorted((outcome for outcome in outcomes if outcome.failure), key=_size)
     groups: list[list[Outcome]] = []
     for outcome in failed:
-        group = next((group for group in groups if _explains(group[0], outcome)), None)
-        if group is None:
-            groups.append([outcome])
+        explaining = [group for group in groups if _explains(group[0], outcome)]
+        if explaining:
+            max(explaining, key=lambda group: len(_needs_of(group[0]))).append(outcome)
         else:
-            group.append(outcome)
+            groups.append([outcome])
     return [_cause(group) for group in groups]
 
 
@@ -55,7 +56,10 @@ def _explains(first: Outcome, other: Outcome) -> bool:
         return first.failure.reason == other.failure.reason
     if _is_of_gradients(first) and not _is_of_gradients(other):
         return False
-    return _needs(first.failure.problem) <= _needs(other.failure.problem)
+    # What is wrong with every output is so in the plainest problem, which the formula would have shrunk to.
+    if other.property == OUTPUT_FORMULA and not _needs_of(first) and _needs_of(other):
+        return False
+    return _needs_of(first) <= _needs_of(other)
 
 
 def _is_of_gradients(outcome: Outcome) -> bool:
@@ -63,10 +67,12 @@ def _is_of_gradients(outcome: Outcome) -> bool:
     return "gradient" in outcome.failure.reason
 
 
-def _needs(problem: str) -> frozenset[tuple[str, object]]:
-    """The features that differ from the simplest problem."""
+def _needs_of(outcome: Outcome) -> frozenset[tuple[str, object]]:
+    """The features in which its smallest problem differs from the simplest."""
     needed: set[tuple[str, object]] = set()
-    parsed = _parsed(problem)
+    if outcome.failure is None or outcome.failure.problem is None:
+        return frozenset()
+    parsed = _parsed(outcome.failure.problem)
     for field in fields(parsed):
         value = getattr(parsed, field.name)
         if field.name in ("seed", "device") or value == field.default:
