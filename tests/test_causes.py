@@ -60,6 +60,12 @@ def test_a_plain_failure_beside_the_outputs_explains_no_wrong_output_that_needs_
     ]
 
 
+def test_a_property_that_sets_the_feature_itself_belongs_to_the_same_cause() -> None:
+    flag = failed("test_causal_flag", Problem(keys=2), "wrong output under the causal flag at (0, 0, 0, 0)")
+    future = failed("test_future", Problem(queries=2), "the future reaches the past: 1 of 2 elements differ")
+    assert len(causes([future, failed(OUTPUT_FORMULA, Problem(keys=2, causal=True)), flag])) == 1
+
+
 def test_a_wrong_output_in_a_plain_problem_explains_all() -> None:
     corner = failed("test_corner", Problem(queries=2, causal=True))
     assert grouped(corner, failed(OUTPUT_FORMULA, Problem(keys=2))) == [

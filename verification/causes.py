@@ -8,7 +8,7 @@ the most of them is the cause.
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
-from verification.outcome import OUTPUT_FORMULA, Outcome
+from verification.outcome import Outcome
 from verification.problems import Problem
 
 # A size is a feature where the smallest problem needs it to be larger than this: past a block, a long row.
@@ -28,7 +28,7 @@ class Cause:
 
 def causes(outcomes: Sequence[Outcome]) -> list[Cause]:
     """The causes of all failures, those with the smallest problem first."""
-    failed = sorted((outcome for outcome in outcomes if outcome.failure), key=_size)
+    failed = sorted((outcome for outcome in outcomes if outcome.failure), key=_order)
     groups: list[list[Outcome]] = []
     for outcome in failed:
         explaining = [group for group in groups if _explains(group[0], outcome)]
@@ -36,7 +36,7 @@ def causes(outcomes: Sequence[Outcome]) -> list[Cause]:
             max(explaining, key=lambda group: len(_needs_of(group[0]))).append(outcome)
         else:
             groups.append([outcome])
-    return [_cause(group) for group in groups]
+    return [_cause(group) for group in sorted(groups, key=lambda group: _size(group[0]))]
 
 
 def _cause(group: Sequence[Outcome]) -> Cause:
@@ -56,10 +56,21 @@ def _explains(first: Outcome, other: Outcome) -> bool:
         return first.failure.reason == other.failure.reason
     if _is_of_gradients(first) and not _is_of_gradients(other):
         return False
-    # What is wrong with every output is so in the plainest problem, which the formula would have shrunk to.
-    if other.property == OUTPUT_FORMULA and not _needs_of(first) and _needs_of(other):
+    # A call that leaves a trace, say, does so in the plainest problem, and its outputs may be right all the same.
+    if _is_of_values(other) and not _is_of_values(first) and not _needs_of(first):
         return False
     return _needs_of(first) <= _needs_of(other)
+
+
+def _order(outcome: Outcome) -> tuple[object, ...]:
+    """What explains most comes first."""
+    return len(_needs_of(outcome)), not _is_of_values(outcome), _is_of_gradients(outcome), _size(outcome)
+
+
+def _is_of_values(outcome: Outcome) -> bool:
+    """Whether it is one of numbers that the judge knows to be wrong."""
+    assert outcome.failure is not None
+    return outcome.failure.reason.startswith("wrong ")
 
 
 def _is_of_gradients(outcome: Outcome) -> bool:
