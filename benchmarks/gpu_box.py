@@ -126,7 +126,7 @@ def main(arguments: list[str] | None = None) -> int:
         )
         for one in ahead:
             one.result()  # raises what its thread raised
-    _say(start, f"verification: {_counted(result['outcome'] for result in verified)}")
+    _say(start, f"verification: {_counted(outcome.outcome for outcome in verified)}")
     # Those that have to compile come last: what the others leave of their time goes to them.
     by_torch = [name for name in backends if name.startswith("sdpa_")]
     compiled = [name for name in backends if _compiles(name)]
@@ -142,7 +142,7 @@ def main(arguments: list[str] | None = None) -> int:
     _say(start, f"ceilings, of what they were: {_compared(before, after)}" if measured else "ceilings: FAILED")
     drawn = _draw(given.out)
     _say(start, f"{given.out / 'index.html'}" if drawn else "the page: FAILED")
-    right = not any(result["outcome"] == "fail" for result in verified)
+    right = not any(outcome.outcome == "fail" for outcome in verified)
     right = right and not any(row["status"] in command.WRONG for row in rows)
     return 0 if right and measured and drawn else 1
 

@@ -156,7 +156,7 @@ def _fault(mutant: dict[str, Any], properties: Sequence[str]) -> Fault:
         mutant["name"],
         mutant["base"],
         mutant["why"],
-        [_report(text) for text in mutant["report"].split(", ") if text],
+        [public_report(text) for text in mutant["report"].split(", ") if text],
         _title(mutant["named"]),
         mutant["named"] in mutant["killed_by"],
         [_title(name) for name in mutant["killed_by"]],
@@ -169,7 +169,8 @@ def _fault(mutant: dict[str, Any], properties: Sequence[str]) -> Fault:
     )
 
 
-def _report(text: str) -> Report:
+def public_report(text: str) -> Report:
+    """With an address where it is owner/repository#number."""
     issue = ISSUE.fullmatch(text)
     return Report(text, f"https://github.com/{issue[1]}/issues/{issue[2]}" if issue else None)
 

@@ -46,16 +46,41 @@ ROW_FIELDS: dict[str, Kinds] = {
     "verified_rows": (int, type(None)),
 }
 RESULT_FIELDS: dict[str, Kinds] = {
-    "backend": str,
-    "property": str,
-    "outcome": str,
-    "reason": TEXT_OR_NULL,
+    **dict.fromkeys(("backend", "property", "outcome"), str),
+    **dict.fromkeys(("reason", "problem", "exception", "counterexample"), TEXT_OR_NULL),
     "problems": int,
-    "refusals": int,
-    "worst": dict,
-    "counterexample": TEXT_OR_NULL,
+    **dict.fromkeys(("refusals", "covered", "worst", "worst_by_length"), dict),
+    "machine": list,
 }
-RESULT_COLUMNS = (*RESULT_FIELDS, "worst_by_length")
+# "failing" stands for a backend with a property that fails, and for no other.
+VERDICTS = (
+    "verified",
+    "verified, forward only",
+    "mostly refused",
+    "not verified",
+    "unfinished",
+    "failing",
+)
+
+
+@dataclass(frozen=True)
+class Cause:
+    """Failures of one backend that belong together; problem, reason and exception are those of the smallest."""
+
+    backend: str
+    problem: str | None
+    reason: str
+    exception: str
+    properties: list[str]  # ids, that of the smallest first
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What the machine itself computes wrong, which is no failure of a backend; `report` is the public one."""
+
+    title: str
+    where: str
+    report: str
 
 
 @dataclass(frozen=True)
@@ -65,8 +90,11 @@ class Verification:
     profile: str
     duration_s: float
     backends: list[str]
+    verdicts: dict[str, tuple[str, str]]  # of each backend: one of VERDICTS, and the reason
+    machine: list[Finding]
+    causes: list[Cause]
     properties: pd.DataFrame  # id, title, formula, chapter
-    results: pd.DataFrame  # RESULT_COLUMNS
+    results: pd.DataFrame  # RESULT_FIELDS
 
 
 @dataclass(frozen=True)
@@ -90,6 +118,9 @@ def load_sweeps(folder: Path) -> list[Sweep]:
 
 def _verification(path: Path) -> Verification:
     content = open_results(path, "verification")
+    if "verdicts" not in content:
+        remedy = f"make a new one with `pytest verification/ --results {path}`"
+        raise ResultFileError(path, f"of an older version of the suite, without verdicts; {remedy}")
     properties = read_records(path, content, "properties", dict.fromkeys(("id", "title", "formula", "chapter"), str))
     results = read_records(path, content, "results", RESULT_FIELDS)
     known = {record["id"] for record in properties}
@@ -99,25 +130,63 @@ def _verification(path: Path) -> Verification:
             raise ResultFileError(path, f"results[{index}]: outcome {record['outcome']!r}, wanted one of {wanted}")
         if record["property"] not in known:
             raise ResultFileError(path, f"results[{index}]: property {record['property']!r} is not in properties")
-        _check_worst(path, f"results[{index}]", record)
+        _check_numbers(path, f"results[{index}]", record)
+    backends = list(read_field(path, content, "backends", list))
+    failing = {(record["backend"], record["property"]) for record in results if record["outcome"] == "fail"}
+    finding: dict[str, Kinds] = dict.fromkeys(("title", "where", "report"), str)
     return Verification(
         path,
         read_provenance(path, content),
         read_field(path, content, "profile", str),
         read_field(path, content, "duration_s", NUMBER),
-        list(read_field(path, content, "backends", list)),
+        backends,
+        _verdicts(path, content, backends, {backend for backend, _ in failing}),
+        [Finding(**{name: one[name] for name in finding}) for one in read_records(path, content, "machine", finding)],
+        _causes(path, content, failing),
         _table(properties, ("id", "title", "formula", "chapter")),
-        _table(results, RESULT_COLUMNS),
+        _table(results, tuple(RESULT_FIELDS)),
     )
 
 
-def _check_worst(path: Path, place: str, record: dict[str, Any]) -> None:
+def _verdicts(
+    path: Path, content: dict[str, Any], backends: Sequence[str], failing: set[str]
+) -> dict[str, tuple[str, str]]:
+    given = read_records(path, content, "verdicts", dict.fromkeys(("backend", "verdict", "reason"), str))
+    verdicts = {record["backend"]: (record["verdict"], record["reason"]) for record in given}
+    for backend in backends:
+        if backend not in verdicts:
+            raise ResultFileError(path, f"verdicts: none on {backend!r}")
+        verdict, _ = verdicts[backend]
+        if verdict not in VERDICTS:
+            raise ResultFileError(path, f"verdicts: {verdict!r} on {backend!r}, wanted one of {'; '.join(VERDICTS)}")
+        if (verdict == "failing") != (backend in failing):
+            fails = "a property fails" if backend in failing else "no property fails"
+            raise ResultFileError(path, f"verdicts: {verdict!r} on {backend!r}, of which {fails}")
+    return verdicts
+
+
+def _causes(path: Path, content: dict[str, Any], failing: set[tuple[str, str]]) -> list[Cause]:
+    fields: dict[str, Kinds] = {**dict.fromkeys(("backend", "reason", "exception"), str), "problem": TEXT_OR_NULL}
+    given = read_records(path, content, "causes", fields | {"properties": list})
+    causes = [Cause(**{name: record[name] for name in (*fields, "properties")}) for record in given]
+    named = {(cause.backend, name) for cause in causes for name in cause.properties}
+    if named != failing:
+        backend, name = min(named ^ failing, key=str)
+        wrong = "fails and has no cause" if (backend, name) in failing else "has a cause and does not fail"
+        raise ResultFileError(path, f"causes: property {name!r} of {backend!r} {wrong}")
+    return causes
+
+
+def _check_numbers(path: Path, place: str, record: dict[str, Any]) -> None:
+    for name, counts in record["covered"].items():
+        expect(path, f"{place}.covered[{name!r}]", counts, list)
+        for count in counts:
+            expect(path, f"{place}.covered[{name!r}]", count, int)
+    for reason, count in record["refusals"].items():
+        expect(path, f"{place}.refusals[{reason!r}]", count, int)
     for dtype, worst in record["worst"].items():
         expect(path, f"{place}.worst[{dtype!r}]", worst, NUMBER_OR_NULL)
-    # Results of older commits do not have it.
-    by_length = record.setdefault("worst_by_length", {})
-    expect(path, f"{place}.worst_by_length", by_length, dict)
-    for dtype, lengths in by_length.items():
+    for dtype, lengths in record["worst_by_length"].items():
         expect(path, f"{place}.worst_by_length[{dtype!r}]", lengths, dict)
         for length, worst in lengths.items():
             expect(path, f"{place}.worst_by_length[{dtype!r}][{length!r}]", worst, NUMBER_OR_NULL)

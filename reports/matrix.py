@@ -2,11 +2,12 @@
 
 import math
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from reports import formats
 from reports.frames import records
-from reports.load import Verification
+from reports.load import Cause, Verification
 from reports.tables import Cell
 from reports.verdicts import ALL_LENGTHS, worst_errors
 
@@ -31,18 +32,21 @@ class Property:
 
 @dataclass(frozen=True)
 class Failure:
+    """One cause: what the file says of it, the titles of its properties, and the counterexample of the smallest."""
+
     anchor: str
-    backend: str
-    title: str
-    formula: str
-    reason: str | None
+    cause: Cause
+    titles: list[str]
     counterexample: str | None
 
 
 @dataclass(frozen=True)
 class Reason:
+    """What a backend said for some properties, and how many more times with other numbers in it."""
+
     backend: str
     reason: str
+    others: int
     properties: list[str]
 
 
@@ -51,54 +55,70 @@ class Matrix:
     anchor: str
     verification: Verification
     chapters: list[tuple[str, list[Property]]]
-    failures: list[Failure]
-    reasons: list[Reason]  # of what was refused or stated
+    failures: list[Failure]  # that of the smallest problem first
+    reasons: list[Reason]  # of what was refused throughout, stated or left out
+    refusals: list[Reason]  # of single calls
     lengths: list[str]  # of the worst errors: columns
     worst: list[tuple[str, list[tuple[str, list[Cell]]]]]  # backend, its dtypes, a cell for each length
 
 
 def matrix(verification: Verification, anchor: str) -> Matrix:
     results = {(result["backend"], result["property"]): result for result in records(verification.results)}
+    titles = dict(zip(verification.properties["id"], verification.properties["title"], strict=True))
+    failures = [
+        Failure(
+            f"{anchor}-failure-{number}",
+            cause,
+            [titles[name] for name in cause.properties],
+            results[cause.backend, cause.properties[0]]["counterexample"],
+        )
+        for number, cause in enumerate(verification.causes, start=1)
+    ]
+    anchors = {(one.cause.backend, name): one.anchor for one in failures for name in one.cause.properties}
     chapters: dict[str, list[Property]] = {}
-    failures = []
-    reasons: dict[tuple[str, str], list[str]] = {}
     for property in records(verification.properties):
         outcomes = []
         for backend in verification.backends:
             result = results.get((backend, property["id"]))
-            if result is None:
-                outcomes.append(Outcome("not run", "absent", "", "", None))
-                continue
-            failure = f"{anchor}-failure-{len(failures) + 1}" if result["outcome"] == "fail" else None
-            outcomes.append(_outcome(result, failure))
-            if failure:
-                failures.append(
-                    Failure(
-                        failure,
-                        backend,
-                        property["title"],
-                        property["formula"],
-                        result["reason"],
-                        result["counterexample"],
-                    )
-                )
-            elif result["reason"]:
-                reasons.setdefault((backend, result["reason"]), []).append(property["title"])
+            outcomes.append(
+                _outcome(result, anchors.get((backend, property["id"])))
+                if result
+                else Outcome("not run", "absent", "", "", None)
+            )
         chapters.setdefault(property["chapter"], []).append(Property(property["title"], property["formula"], outcomes))
     worst = worst_errors(verification)
     lengths = sorted({length for errors in worst.values() for length in errors}, key=_by_length)
     by_backend: dict[str, list[tuple[str, list[Cell]]]] = {}
     for (backend, dtype), errors in worst.items():
         by_backend.setdefault(backend, []).append((dtype, [_worst(errors.get(length)) for length in lengths]))
+    whole: list[tuple[str, str, str]] = []
+    single: list[tuple[str, str, str]] = []
+    for (backend, name), result in results.items():
+        said = whole if result["outcome"] == "refused" else single
+        said += [(backend, refusal, titles[name]) for refusal in result["refusals"]]
+        if result["outcome"] in ("stated", "left out"):
+            whole.append((backend, result["reason"] or "", titles[name]))
     return Matrix(
         anchor,
         verification,
         list(chapters.items()),
         failures,
-        [Reason(backend, reason, titles) for (backend, reason), titles in reasons.items()],
+        _listed(whole),
+        _listed(single),
         lengths,
         list(by_backend.items()),
     )
+
+
+def _listed(said: Iterable[tuple[str, str, str]]) -> list[Reason]:
+    """Reasons that differ in numbers alone, as sizes do, are one."""
+    found: dict[tuple[str, str], list[tuple[str, str]]] = {}
+    for backend, reason, title in said:
+        found.setdefault((backend, re.sub(r"-?\d+(\.\d+)?", "#", reason)), []).append((reason, title))
+    return [
+        Reason(backend, alike[0][0], len({reason for reason, _ in alike}) - 1, list(dict.fromkeys(t for _, t in alike)))
+        for (backend, _), alike in found.items()
+    ]
 
 
 def _by_length(name: str) -> tuple[float, ...]:
@@ -116,11 +136,15 @@ def _worst(error: float | None) -> Cell:
 
 
 def _outcome(result: dict, failure: str | None) -> Outcome:
-    some_refused = result["outcome"] != "refused" and result["refusals"]
+    refused = sum(result["refusals"].values()) if result["outcome"] != "refused" else 0
+    details = [f"{refused:,} refused"] if refused else []
+    details += ["in part the machine's"] if result["machine"] else []
+    covered = [f"{done:,} of {of:,} {name}" for name, (done, of) in result["covered"].items() if name != "values"]
+    hint = [f"{result['problems']:,} problems answered", *covered, *result["machine"]]
     return Outcome(
         WORDS[result["outcome"]],
         result["outcome"],
-        f"{result['refusals']} refused" if some_refused else "",
-        f"{result['problems']} problems" + (f"; {result['reason']}" if result["reason"] else ""),
+        "; ".join(details),
+        "; ".join([*hint, result["reason"]] if result["reason"] else hint),
         failure,
     )

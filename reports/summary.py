@@ -8,12 +8,13 @@ import pandas as pd
 
 from reports import formats
 from reports.frames import groups, unique, where
-from reports.load import Sweep, Verification
+from reports.kills import Report, public_report
+from reports.load import OUTCOMES, Cause, Finding, Sweep, Verification
 from reports.measures import STAGES, Fastest, fastest, panels
 from reports.result_file import Provenance
 from reports.sections import panel_title
 from reports.selection import Shown
-from reports.verdicts import Standing, failures_at, standings, verified_at
+from reports.verdicts import VERIFIED, Standing, failures_at, standings, verified_at
 
 MAKE_VERIFICATION = "pytest verification/ --results reports/data/verification.json"
 MAKE_SWEEP = "python -m benchmarks"
@@ -21,6 +22,11 @@ MAKE_KILL_MATRIX = "python -m verification.mutants"
 MAKE_STATIC = "python -m verification.static --json reports/data/static.json"
 MAKE_CEILINGS = "python -m benchmarks.ceilings"
 MAKE_HISTORY = "asv run"
+
+# In place of any verdict but "failing", where a timed workload had a wrong answer or a crash.
+BREAKS = "breaking when timed"
+# Of verdicts in a sentence.
+ORDER = ("failing", BREAKS, "verified, forward only", "mostly refused", "unfinished", "not verified")
 
 # Status of a row that means the backend is at fault, and the words for it.
 BROKEN = {"failed": "gives wrong answers on", "crashed": "crashes on"}
@@ -38,10 +44,13 @@ class Verdicts:
 
     provenance: Provenance
     standings: list[tuple[Standing, str]]
+    machine: list[tuple[Finding, Report]]
 
     @property
-    def left_out(self) -> bool:
-        return any(standing.counts["left out"] for standing, _ in self.standings)
+    def outcomes(self) -> list[str]:
+        """The columns: "left out" is one where there was no time for something only."""
+        left_out = any(standing.counts["left out"] for standing, _ in self.standings)
+        return [outcome for outcome in OUTCOMES if outcome != "left out" or left_out]
 
 
 @dataclass(frozen=True)
@@ -83,14 +92,14 @@ def summary(verifications: Sequence[Verification], sweeps: Sequence[tuple[Shown[
                 (standing, _verdict(standing, (standing.backend, one.provenance.commit) in broken_at))
                 for standing in standings(one)
             ],
+            [(finding, public_report(finding.report)) for finding in one.machine],
         )
         for one in verifications
     ]
     alarms = [
-        f"{standing.backend} fails {_count(len(standing.failing), 'property', 'properties')}: "
-        f"{'; '.join(standing.failing)}."
-        for one in verdicts
-        for standing, _ in one.standings
+        _failing(standing, [cause for cause in one.causes if cause.backend == standing.backend])
+        for one in verifications
+        for standing in standings(one)
         if standing.failing
     ]
     alarms += [f"{backend} {BROKEN[status]} {'; '.join(places)}." for (backend, status), places in broken.items()]
@@ -100,26 +109,28 @@ def summary(verifications: Sequence[Verification], sweeps: Sequence[tuple[Shown[
     return Summary(sentences, alarms, verdicts, winners, stages)
 
 
+def _failing(standing: Standing, causes: Sequence[Cause]) -> str:
+    properties = _count(len(standing.failing), "property", "properties")
+    smallest = "; ".join(cause.problem or cause.reason for cause in causes)
+    return f"{standing.backend} fails {properties} for {_count(len(causes), 'cause', 'causes')}: {smallest}."
+
+
 def _verdict(standing: Standing, broken: bool) -> str:
-    return "broken" if broken and standing.verdict == "verified" else standing.verdict
+    return BREAKS if broken and not standing.failing else standing.verdict
 
 
 def _verified_sentence(verdicts: Verdicts) -> str:
     by_verdict: dict[str, list[str]] = {}
     for standing, verdict in verdicts.standings:
         by_verdict.setdefault(verdict, []).append(standing.backend)
-    count = len(by_verdict.get("verified", ()))
-    total = _count(len(verdicts.standings), "backend", "backends")
-    sentences = [f"{count} of {total} {'is' if count == 1 else 'are'} verified on {verdicts.provenance.device_name}."]
-    for verdict, one, many in (
-        ("fails", "fails", "fail"),
-        ("broken", "breaks on a timed workload", "break on timed workloads"),
-        ("in part", "is verified in part", "are verified in part"),
-        ("refuses", "refuses every problem", "refuse every problem"),
-        ("not verified", "was not run", "were not run"),
-    ):
-        if backends := by_verdict.get(verdict):
-            sentences.append(f"{_list(backends)} {one if len(backends) == 1 else many}.")
+    count = len(by_verdict.pop(VERIFIED, ()))
+    total = len(verdicts.standings)
+    verb = "is" if 1 in (count, total) else "are"
+    of = _count(total, "backend", "backends")
+    sentences = [f"{count} of {of} {verb} verified on {verdicts.provenance.device_name}."]
+    for verdict, backends in sorted(by_verdict.items(), key=lambda item: ORDER.index(item[0])):
+        verb = "is" if len(backends) == 1 else "are"
+        sentences.append(f"{_list(backends)} {verb} {verdict}.")
     return " ".join(sentences)
 
 

@@ -14,23 +14,23 @@ ALL_LENGTHS = "any"
 SPEED_COLUMNS = ["median_s", "q25_s", "q75_s", "extra_bytes"]
 
 
+# The verdict that a speed needs in order to be praised; those of load.VERDICTS that begin so are not enough.
+VERIFIED = "verified"
+# The property whose coverage stands beside a backend, as it does in the terminal.
+OUTPUT_FORMULA = "test_the_output_agrees_with_the_formula"
+
+
 @dataclass(frozen=True)
 class Standing:
     """How one backend fared in one run of the verification."""
 
     backend: str
+    verdict: str  # as the file has it
+    reason: str
     counts: dict[str, int]  # outcome -> number of properties
     failing: list[str]  # titles
-
-    @property
-    def verdict(self) -> str:
-        if self.failing:
-            return "fails"
-        if self.counts["pass"] + self.counts["stated"]:
-            return "in part" if self.counts["left out"] else "verified"
-        if self.counts["left out"]:
-            return "not verified"
-        return "refuses" if self.counts["refused"] else "not verified"
+    problems: int  # answered
+    covered: dict[str, tuple[int, int]]  # of OUTPUT_FORMULA, by "pairs" and "triples": answered, of how many
 
 
 def standings(verification: Verification) -> list[Standing]:
@@ -40,7 +40,11 @@ def standings(verification: Verification) -> list[Standing]:
         results = having(verification.results, backend=backend)
         counts = {outcome: len(having(results, outcome=outcome)) for outcome in OUTCOMES}
         failing = [titles[name] for name in having(results, outcome="fail")["property"]]
-        found.append(Standing(backend, counts, failing))
+        formula = records(having(results, property=OUTPUT_FORMULA))
+        covered = formula[0]["covered"] if formula else {}
+        verdict, reason = verification.verdicts[backend]
+        problems = sum(results["problems"])
+        found.append(Standing(backend, verdict, reason, counts, failing, problems, covered))
     return found
 
 
@@ -64,7 +68,7 @@ def verified_at(verifications: Sequence[Verification], commit: str | None) -> di
         standing.backend: verification.provenance
         for verification in _at(verifications, commit)
         for standing in standings(verification)
-        if standing.verdict == "verified" and standing.backend not in failing
+        if standing.verdict == VERIFIED and standing.backend not in failing
     }
 
 

@@ -19,6 +19,7 @@ from reports.asv_results import load_asv
 COMMIT, OLDER = "a" * 40, "b" * 40
 CPU = {"type": "cpu", "name": "Plain CPU", "driver": None}
 GPU = {"type": "cuda", "name": "Fast GPU", "driver": "580.1"}
+FORMULA = "test_the_output_agrees_with_the_formula"
 HOSTILE = "</pre></script><script>alert('counterexample')</script>"
 # A time, and what it turns into, that stands nowhere but in rows that must not show it.
 SECRET_SECONDS, SECRET_BYTES = 0.0777123, 987654321
@@ -38,8 +39,13 @@ def provenance(commit: str = COMMIT, device: dict[str, Any] = CPU, date: str = "
     }
 
 
-def verification(**outcomes: str) -> dict:
-    """One property, with an outcome for each backend."""
+VERDICT_OF = {"pass": "verified", "fail": "failing", "left out": "unfinished"}
+
+
+def verification(verdicts: dict[str, str] | None = None, **outcomes: str) -> dict:
+    """One property, with an outcome for each backend; `verdicts` where it is not the usual one of that outcome."""
+    found = {backend: VERDICT_OF.get(outcome, "not verified") for backend, outcome in outcomes.items()}
+    results = [result(backend, outcome) for backend, outcome in outcomes.items()]
     return {
         "schema": 1,
         "kind": "verification",
@@ -47,28 +53,46 @@ def verification(**outcomes: str) -> dict:
         "profile": "default",
         "duration_s": 9.0,
         "backends": list(outcomes),
-        "properties": [
-            {
-                "id": "test_rows_sum_to_one",
-                "title": "rows sum to one",
-                "formula": "sum_j P_ij = 1",
-                "chapter": "weights",
-            }
+        "verdicts": [
+            {"backend": backend, "verdict": verdict, "reason": f"why {verdict}"}
+            for backend, verdict in (found | (verdicts or {})).items()
         ],
-        "results": [
-            {
-                "backend": backend,
-                "property": "test_rows_sum_to_one",
-                "outcome": outcome,
-                "reason": None if outcome == "pass" else f"reason of {backend}",
-                "problems": 25,
-                "refusals": 0,
-                "worst": {"float32": 0.04},
-                "counterexample": HOSTILE if outcome == "fail" else None,
-                "duration_s": 1.0,
-            }
-            for backend, outcome in outcomes.items()
+        "machine": [],
+        "causes": [
+            {name: one[name] for name in ("backend", "problem", "reason", "exception")} | {"properties": [FORMULA]}
+            for one in results
+            if one["outcome"] == "fail"
         ],
+        "properties": [described(FORMULA)],
+        "results": results,
+    }
+
+
+def described(property: str) -> dict:
+    title = property.removeprefix("test_").replace("_", " ")
+    return {"id": property, "title": title, "formula": "sum_j P_ij V_j", "chapter": "agreement"}
+
+
+def result(backend: str, outcome: str, property: str = FORMULA) -> dict:
+    failing = outcome == "fail"
+    return {
+        "backend": backend,
+        "property": property,
+        "outcome": outcome,
+        "problem": "Problem(queries=2, causal=True)" if failing else None,
+        "exception": "AssertionError" if failing else None,
+        "counterexample": HOSTILE if failing else None,
+        "reason": None if outcome == "pass" else f"reason of {backend}",
+        "problems": 1234,
+        "calls": 2468,
+        "refusals": {f"refusal of {backend}": 3} if outcome == "refused" else {},
+        "covered": {"values": [60, 60], "pairs": [1204, 1204], "triples": [9019, 9020]},
+        "stated": None,
+        "machine": [],
+        "worst": {"float32": 0.04},
+        "worst_by_length": {},
+        "threads": 1,
+        "duration_s": 1.0,
     }
 
 
@@ -279,7 +303,7 @@ def test_a_backend_that_fails_a_property_has_no_speed_at_that_commit(make_page: 
         )
     )
     assert not [secret for secret in SECRETS if secret in page]
-    assert "fails verification: rows sum to one" in page
+    assert "fails verification: the output agrees with the formula" in page
     assert "2.00 ms" in page  # of the older commit, which nothing says is wrong
 
 
@@ -325,7 +349,7 @@ def test_the_fastest_verified_backend_is_named_at_the_longest_common_length(make
         }
     )
     assert re.search(r"<strong>online</strong> 3.00 ms<small>at 128, 2 of 2 backends there<br>1.33× the speed", page)
-    assert "2 of 3 backends are verified on Plain CPU. flash refuses every problem." in page
+    assert "2 of 3 backends are verified on Plain CPU. flash is not verified." in page
 
 
 def test_the_fastest_is_named_where_more_than_half_have_a_time(make_page: Callable[..., str]):
@@ -359,7 +383,7 @@ def test_devices_and_commits_are_not_mixed(make_page: Callable[..., str]):
 def test_hostile_text_stays_text(make_page: Callable[..., str]):
     page = make_page(
         {
-            "verification.json": verification(**{"eager": "pass", "<b>online": "fail"}),
+            "verification.json": verification(None, **{"eager": "pass", "<b>online": "fail"}),
             "sweep.json": sweep(row("</script><b>flash", 128, 0.001, reason=HOSTILE)),
         }
     )
@@ -425,16 +449,120 @@ def test_the_worst_error_is_shown_by_length(make_page: Callable[..., str]):
     assert re.findall(r'class="num (\w+)">([^<]*)', online)[1:] == [("none", "not measured")] * 4
 
 
-def test_a_backend_that_there_was_no_time_for_is_not_called_verified(make_page: Callable[..., str]):
-    found = verification(eager="pass", online="pass", flash="left out")
-    found["properties"].append(found["properties"][0] | {"id": "test_more", "title": "more"})
-    found["results"] += [
-        found["results"][0] | {"property": "test_more"},
-        found["results"][1] | {"property": "test_more", "outcome": "left out", "reason": "no time"},
-    ]
+@pytest.mark.parametrize(
+    "verdict", ["verified, forward only", "mostly refused", "not verified", "unfinished", "failing"]
+)
+def test_a_verdict_stands_as_it_is_in_the_file_and_only_verified_is_praised(
+    make_page: Callable[..., str], verdict: str
+):
+    outcome = {"failing": "fail", "unfinished": "left out"}.get(verdict, "pass")
+    found = verification({"online": verdict}, eager="pass", online=outcome)
     page = make_page({"verification.json": found, "sweep.json": sweep(row("online", 128, 0.003))})
-    assert "1 of 3 backends is verified on Plain CPU. online is verified in part. flash was not run." in page
+    assert f"1 of 2 backends is verified on Plain CPU. online is {verdict}." in page
     assert "no backend verified at<br>this commit has a time" in page
+    assert page.count('<span class="verified">✓ verified</span>') == 1
+    assert re.search(rf"<td class=\"verdict\">[^/]*{verdict}", page, re.IGNORECASE)
+    assert (f"<small>why {verdict}</small>" in page) == (not verdict.startswith("verified"))
+
+
+def test_a_wrong_answer_in_a_timed_workload_outdoes_the_verdict(make_page: Callable[..., str]):
+    wrong = row("online", 128, 1.0, status="failed", reason="row 7 is wrong", samples_s=None)
+    page = make_page({"verification.json": verification(online="pass"), "sweep.json": sweep(wrong)})
+    assert "0 of 1 backend is verified on Plain CPU. online is breaking when timed." in page
+
+
+def test_what_was_answered_and_covered_stands_beside_each_backend(make_page: Callable[..., str]):
+    found = verification(eager="pass", flash="refused")
+    found["results"][1] |= {"problems": 0, "covered": {}}
+    page = make_page({"verification.json": found}).partition('aria-label="Verdict on each backend"')[2]
+    eager, flash = re.findall(r'<td class="verdict">.*?</tr>', page, re.DOTALL)
+    assert re.findall(r">([\d,]+)(?:<small>(.*?)</small>)?</td>", eager)[:3] == [
+        ("1,234", ""),
+        ("1,204", "of 1,204"),
+        ("9,019", "of 9,020"),
+    ]
+    assert re.findall(r">([^<>]+)</td>", flash)[:3] == ["0", "none", "none"]
+
+
+def test_failures_are_shown_by_cause(make_page: Callable[..., str]):
+    found = verification(eager="pass", online="fail", two_pass="fail")
+    for name in ("test_rows_sum_to_one", "test_more"):
+        found["properties"].append(described(name))
+        found["results"].append(result("online", "fail", name))
+    found["results"][-2]["counterexample"] = "of the sum"
+    found["causes"][0]["properties"] = [FORMULA, "test_more"]
+    alone = {"problem": None, "reason": "it crashed", "exception": "process died"}
+    found["causes"].append(found["causes"][0] | alone | {"properties": ["test_rows_sum_to_one"]})
+    page = make_page({"verification.json": found})
+    assert page.count('<div class="failure"') == 3
+    assert page.count('<a class="fail" href="#verification-1-failure-1">FAIL</a>') == 2
+    assert "online fails 3 properties for 2 causes: Problem(queries=2, causal=True); it crashed." in page
+    first, second, third = page.split('<div class="failure"')[1:]
+    assert "<h4>online: <code>Problem(queries=2, causal=True)</code></h4>" in first
+    assert 'reason of online <span class="quiet">(AssertionError)</span>' in first
+    assert "<li>the output agrees with the formula</li><li>more</li>" in first
+    assert "<h4>two_pass: <code>" in second
+    assert "<h4>online</h4>" in third
+    assert "it crashed" in third
+    assert "of the sum</pre></details>" in third
+    assert "of the sum" not in first
+
+
+def test_a_finding_of_the_machine_is_shown_once_and_blames_no_backend(make_page: Callable[..., str]):
+    found = verification(eager="pass")
+    found["machine"] = [{"title": "a product leaks", "where": "bfloat16, inner 61", "report": "owner/repo#5717"}]
+    found["results"][0]["machine"] = ["a product leaks"]
+    page = make_page({"verification.json": found})
+    assert text_of(page).count("The machine, Plain CPU: a product leaks (bfloat16, inner 61), owner/repo#5717.") == 1
+    assert "This is no failure of a backend." in page
+    assert '<a href="https://github.com/owner/repo/issues/5717" rel="noreferrer">owner/repo#5717</a>' in page
+
+
+def test_what_is_refused_in_part_is_folded(make_page: Callable[..., str]):
+    found = verification(eager="pass", flash="refused")
+    found["results"][0]["refusals"] = {"no width of 65": 1100, "no width of 72": 100, "no masks": 34}
+    page = make_page({"verification.json": found})
+    whole, part = page.partition("Refused, stated and left out</h3>")[2].split("Refused in part, for 2 reasons")
+    assert "refusal of flash" in whole
+    assert 'no width of 65 <span class="quiet">(and 1 more with other numbers: ' in part
+    assert "<small>1,234 refused</small>" in page
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (verification(eager="pass") | {"verdicts": []}, "verdicts: none on 'eager'"),
+        (verification({"eager": "splendid"}, eager="pass"), "verdicts: 'splendid' on 'eager', wanted one of verified"),
+        (verification({"eager": "verified"}, eager="fail"), "'verified' on 'eager', of which a property fails"),
+        (verification({"eager": "failing"}, eager="pass"), "'failing' on 'eager', of which no property fails"),
+        (verification(eager="fail") | {"causes": []}, f"property {FORMULA!r} of 'eager' fails and has no cause"),
+        (
+            verification(eager="pass") | {"causes": verification(eager="fail")["causes"]},
+            f"property {FORMULA!r} of 'eager' has a cause and does not fail",
+        ),
+        (verification(eager="pass") | {"machine": [{"title": "leaks"}]}, "machine[0].where is missing"),
+    ],
+)
+def test_a_verification_that_contradicts_itself_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], content: dict, problem: str
+):
+    (tmp_path / "verification.json").write_text(json.dumps(content))
+    assert main(["--data", str(tmp_path), "--asv", str(tmp_path / "asv"), "--out", str(tmp_path / "page")]) == 1
+    assert problem in capsys.readouterr().err
+
+
+def test_a_verification_of_an_older_version_says_how_to_make_a_new_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    old = verification(eager="pass")
+    del old["verdicts"]
+    path = tmp_path / "verification-old.json"
+    path.write_text(json.dumps(old))
+    assert main(["--data", str(tmp_path), "--asv", str(tmp_path / "asv"), "--out", str(tmp_path / "page")]) == 1
+    assert capsys.readouterr().err == (
+        f"reports: {path}: of an older version of the suite, without verdicts; "
+        f"make a new one with `pytest verification/ --results {path}`\n"
+    )
 
 
 def test_the_ceilings_of_a_machine_stand_beside_its_times(make_page: Callable[..., str]):

@@ -1,13 +1,14 @@
 """Failures grouped by cause: one wrong corner is one finding with all the properties that it breaks under it.
 
 Two failures have one cause where their smallest problems need the same features, or the one all those of the other:
-what fails with a causal mask alone explains what fails with a causal mask and padding.
+what fails with a causal mask alone explains what fails with a causal mask and padding. Where several do, the one with
+the most of them is the cause.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
-from verification.outcome import OUTPUT_FORMULA, Failure, Outcome
+from verification.outcome import OUTPUT_FORMULA, Outcome
 from verification.problems import Problem
 
 # A size is a feature where the smallest problem needs it to be larger than this: past a block, a long row.
@@ -26,16 +27,16 @@ class Cause:
 
 
 def causes(outcomes: Sequence[Outcome]) -> list[Cause]:
-    """The causes of all failures, the formula's first, and then those with the smallest problem."""
-    failed = sorted((outcome for outcome in outcomes if outcome.failure), key=_size)
+    """The causes of all failures, those with the smallest problem first."""
+    failed = sorted((outcome for outcome in outcomes if outcome.failure), key=_order)
     groups: list[list[Outcome]] = []
     for outcome in failed:
-        group = next((group for group in groups if _explains(group[0], outcome)), None)
-        if group is None:
-            groups.append([outcome])
+        explaining = [group for group in groups if _explains(group[0], outcome)]
+        if explaining:
+            max(explaining, key=lambda group: len(_needs_of(group[0]))).append(outcome)
         else:
-            group.append(outcome)
-    return [_cause(group) for group in groups]
+            groups.append([outcome])
+    return [_cause(group) for group in sorted(groups, key=lambda group: _size(group[0]))]
 
 
 def _cause(group: Sequence[Outcome]) -> Cause:
@@ -55,7 +56,21 @@ def _explains(first: Outcome, other: Outcome) -> bool:
         return first.failure.reason == other.failure.reason
     if _is_of_gradients(first) and not _is_of_gradients(other):
         return False
-    return _needs(first.failure) <= _needs(other.failure)
+    # A call that leaves a trace, say, does so in the plainest problem, and its outputs may be right all the same.
+    if _is_of_values(other) and not _is_of_values(first) and not _needs_of(first):
+        return False
+    return _needs_of(first) <= _needs_of(other)
+
+
+def _order(outcome: Outcome) -> tuple[object, ...]:
+    """What explains most comes first."""
+    return len(_needs_of(outcome)), not _is_of_values(outcome), _is_of_gradients(outcome), *_size(outcome)
+
+
+def _is_of_values(outcome: Outcome) -> bool:
+    """Whether it is one of numbers that the judge knows to be wrong."""
+    assert outcome.failure is not None
+    return outcome.failure.reason.startswith("wrong ")
 
 
 def _is_of_gradients(outcome: Outcome) -> bool:
@@ -63,10 +78,12 @@ def _is_of_gradients(outcome: Outcome) -> bool:
     return "gradient" in outcome.failure.reason
 
 
-def _needs(failure: Failure) -> frozenset[tuple[str, object]]:
-    """The features of the call that was wrong that differ from the simplest problem."""
+def _needs_of(outcome: Outcome) -> frozenset[tuple[str, object]]:
+    """The features in which the call that was wrong, in its smallest problem, differs from the simplest."""
     needed: set[tuple[str, object]] = set()
-    parsed = _parsed(failure.call or failure.problem or "Problem()")
+    if outcome.failure is None or outcome.failure.problem is None:
+        return frozenset()
+    parsed = _parsed(outcome.failure.call or outcome.failure.problem)
     for field in fields(parsed):
         value = getattr(parsed, field.name)
         if field.name in ("seed", "device") or value == field.default:

@@ -167,13 +167,15 @@ def verdict(outcomes: Sequence[Outcome]) -> tuple[str, str]:
     if formula is None or formula.outcome != "pass":
         why = "refused" if formula else "not asked"
         return "not verified", f"the formula for outputs was {why}; {answered}"
-    taken, values = formula.evidence.covered.get("values", (1, 1))
+    taken, values = formula.evidence.covered.get("values", (0, 0))
+    if not values:
+        return "mostly refused", f"nothing but pinned problems was covered; {answered}"
     if 2 * taken < values:
         return "mostly refused", f"{taken} of {values} values of the features of a call are taken; {answered}"
     covered = ", ".join(
         f"{done:,} of {of:,} {name}" for name, (done, of) in formula.evidence.covered.items() if name != "values"
     )
-    answered += f", {covered}" if covered else ""
+    answered = f"{answered}, {covered}"
     if gradients is None or gradients.outcome != "pass":
         return "verified, forward only", answered
     return "verified", answered

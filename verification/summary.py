@@ -1,13 +1,14 @@
 """What a run of the properties says in a terminal: a table, the verdicts, and each cause of failures once."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
 from pathlib import PurePath
 
 from verification.causes import Cause, causes
 from verification.outcome import Outcome, verdict
 from verification.problems import DTYPES
 
-# Of the reasons of one kind, for one backend, so many are shown; all of them are in the results file.
+# Of the reasons of one kind so many are shown; all of them are in the results file.
 MOST_REASONS = 8
 
 
@@ -98,11 +99,18 @@ def _headline(cause: Cause) -> str:
 
 def _reasons(outcomes: Sequence[Outcome], labels: Mapping[str, str]) -> list[str]:
     """A line for each reason of a refusal, of what was stated or was left out, with the backends that gave it."""
-    found: dict[tuple[str, str], list[str]] = {}
+    found: dict[str, dict[str, dict[str, None]]] = {}
     for outcome in outcomes:
         if outcome.outcome in ("refused", "stated", "left out"):
-            found.setdefault((outcome.outcome, outcome.reason or ""), []).append(labels[outcome.backend])
-    return [f"{kind}: {', '.join(dict.fromkeys(backends))}: {reason}" for (kind, reason), backends in found.items()]
+            refusals = outcome.evidence.refusals if outcome.outcome == "refused" else {}
+            for reason in refusals or (outcome.reason or "",):
+                found.setdefault(outcome.outcome, {}).setdefault(reason, {})[labels[outcome.backend]] = None
+    shown: list[str] = []
+    for kind, reasons in found.items():
+        shown += [f"{kind}: {', '.join(names)}: {reason}" for reason, names in islice(reasons.items(), MOST_REASONS)]
+        if len(reasons) > MOST_REASONS:
+            shown.append(f"{kind}: {len(reasons) - MOST_REASONS:,} more reasons are in the results file")
+    return shown
 
 
 def _verdicts(outcomes: Sequence[Outcome], labels: Mapping[str, str]) -> list[str]:
