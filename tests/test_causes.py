@@ -55,8 +55,8 @@ def test_a_plain_failure_beside_the_outputs_explains_no_wrong_output_that_needs_
     corner, padded = Problem(queries=2, causal=True), Problem(queries=2, keys=3, causal=True, mask="padding")
     trace = failed("test_a_call_leaves_no_trace", Problem(), "q was changed by the call")
     assert grouped(trace, failed(OUTPUT_FORMULA, corner), failed("test_masks", padded)) == [
-        ("Problem()", ("test_a_call_leaves_no_trace",)),
         (repr(corner), (OUTPUT_FORMULA, "test_masks")),
+        ("Problem()", ("test_a_call_leaves_no_trace",)),
     ]
 
 

@@ -37,15 +37,23 @@ class Covered:
 
 
 def cover(
-    space: Space, strength: int, ask: Ask, takes: Callable[[Alternative], bool], *, interpreted: bool, seed: int
+    space: Space,
+    strength: int,
+    ask: Ask,
+    takes: Callable[[Alternative], bool],
+    *,
+    interpreted: bool,
+    seed: int,
+    calls: int = 1,
 ) -> list[Covered]:
     """Asks problems until every combination is answered or known to be refused; of pairs, and of triples where asked.
 
     Triples leave out the longest problems, whose pairs are covered.
 
+    calls  made for each problem: the more there are, the narrower is what is long
     takes  whether the subject takes an alternative of one feature where all else is plain
     """
-    most = LARGEST_INTERPRETED if interpreted else LARGEST_OF_TRIPLES if strength > 2 else LARGEST_OF_PAIRS
+    most = (LARGEST_INTERPRETED if interpreted else LARGEST_OF_TRIPLES if strength > 2 else LARGEST_OF_PAIRS) // calls
     values: Values = {}
     # With gradients the longest take seconds.
     every = space.values(interpreted=interpreted, longest=strength > 2 and "wanted" not in space.fixed)

@@ -67,10 +67,11 @@ _WIDTHS = _fields(
         "no power of two": [(72, 0), (65, 0), (96, 0)],
         "up to 256": [(256, 0), (192, 0), (160, 0)],
         "over 256": [(257, 0), (320, 0)],
-        "narrower values": [(8, 3), (64, 32), (192, 128)],
-        "wider values": [(2, 5), (32, 64), (27, 35)],
+        "values of another width": [(8, 3), (2, 5), (64, 32), (32, 64), (192, 128)],
     },
 )
+
+NOT_SHARED = "along no axis"
 
 FEATURES: dict[str, dict[str, list[Alternative]]] = {
     "lengths": _LENGTHS,
@@ -80,7 +81,17 @@ FEATURES: dict[str, dict[str, list[Alternative]]] = {
     "dtype": _single("dtype", {name: [name] for name in ("float32", "float16", "bfloat16")}),
     "causal": _single("causal", {"no": [False], "yes": [True]}),
     "mask": _single("mask", {"none": [None], **{name: [name] for name in MASKS}}),
-    "mask shared": _single("mask_shared", {a or "none": [a] for a in ("", "b", "h", "q", "bh", "bq", "hq", "bhq")}),
+    "mask shared": _single(
+        "mask_shared",
+        {
+            NOT_SHARED: [""],
+            "by samples": ["b"],
+            "by heads": ["h"],
+            "by queries": ["q"],
+            "along two axes": ["hq", "bh", "bq"],
+            "by all": ["bhq"],
+        },
+    ),
     "scores": _single(
         "scores",
         {

@@ -51,7 +51,7 @@ def for_all(
     """Turns a function into a test of pinned problems and of a space, where there is one.
 
     strength  how many values of features are combined: 3 for the formulas
-    calls     one that makes so many calls for a problem draws that many times fewer problems
+    calls     one that makes so many calls for a problem draws that many times fewer problems, and narrower long ones
     """
 
     def decorate(at: PropertyAt) -> Property:
@@ -62,7 +62,7 @@ def for_all(
             try:
                 search.pinned(pinned)
                 if space is not None:
-                    search.covered(space, strength)
+                    search.covered(space, strength, calls)
                     search.drawn(space, calls)
             except Refuted as refuted:
                 failure = refuted.__cause__
@@ -89,7 +89,7 @@ class _Search:
                 for form in self.subject.domain.forms(problem):
                     self.answers(on(form, self.subject.device))
 
-    def covered(self, space: Space, strength: int) -> None:
+    def covered(self, space: Space, strength: int, calls: int) -> None:
         """Triton's kernels are put to the pairs of the formulas only: a problem takes them a second and more."""
         slow = self.subject.interpreted or self.subject.compiles
         combined = min(profiles.strength(strength), 2 if slow else strength)
@@ -102,6 +102,7 @@ class _Search:
             self.subject.domain.takes,
             interpreted=self.subject.interpreted,
             seed=profiles.seed(),
+            calls=calls,
         )
         self.subject.evidence.covered |= {NAMES[one.strength]: (one.answered, one.of) for one in found}
 

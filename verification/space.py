@@ -12,12 +12,12 @@ from typing import Any
 from hypothesis import strategies as st
 
 from verification.covering import Combination, Row
-from verification.features import FEATURES, FIELDS, LONGEST, Alternative
+from verification.features import FEATURES, FIELDS, LONGEST, NOT_SHARED, Alternative
 from verification.problems import DIMS, EDGES, LAYOUTS, MASKS, SCORES, Problem
 
 # How many numbers the scores, q, k and v of a problem have, about: long ones are narrow. In triples of the formulas,
 # in the pairs of all properties; in Triton's interpreter, where a block takes milliseconds.
-LARGEST_OF_TRIPLES, LARGEST_OF_PAIRS, LARGEST_INTERPRETED = 350_000, 150_000, 60_000
+LARGEST_OF_TRIPLES, LARGEST_OF_PAIRS, LARGEST_INTERPRETED = 250_000, 150_000, 60_000
 # queries x keys in the interpreter.
 LARGEST_SCORES_INTERPRETED = 20_000
 # batch x heads x queries x keys where hypothesis draws.
@@ -66,7 +66,7 @@ class Space:
             found[feature] = kept or {"fixed": [self._simplest(FIELDS[feature])]}
         for field, given in self.fixed.items():
             if isinstance(given, list) and not any(field in names for names in FIELDS.values()):
-                found[field] = {str(value): [{field: value}] for value in given}
+                found[field] = {label: [{field: one} for one in values] for label, values in _grouped(field, given)}
         return found
 
     def _allowed(self, alternatives: list[Alternative]) -> list[Alternative]:
@@ -148,6 +148,15 @@ _USUAL = {"mask": None, "value_dim": 0, "scale": None, "layout": "contiguous"}
 _SHARED = ["", "b", "h", "q", "bh", "bq", "hq", "bhq"]
 
 
+def _grouped(field: str, values: list[Any]) -> Iterator[tuple[str, list[Any]]]:
+    """The values of a field that is no feature of every call; which inputs want a gradient by how many they are."""
+    if field == "wanted":
+        for count, among in itertools.groupby(sorted(values, key=len), key=len):
+            yield f"{count} gradients", [*among]
+    else:
+        yield from ((str(value), [value]) for value in values)
+
+
 class Rows:
     """From rows of a covering array to problems; alternatives of a value take turns.
 
@@ -195,7 +204,7 @@ class Rows:
 
         def shares_no_mask(*values: tuple[str, str]) -> bool:
             chosen = dict(values)
-            return chosen.get("mask") == "none" and chosen.get("mask shared", "none") != "none"
+            return chosen.get("mask") == "none" and chosen.get("mask shared", NOT_SHARED) != NOT_SHARED
 
         every = [(at, value) for at, labels in enumerate(self.labels) for value in range(len(labels))]
         return frozenset(
