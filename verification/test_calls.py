@@ -3,11 +3,12 @@
 from dataclasses import replace
 
 import torch
+from hypothesis import strategies as st
 from torch import Tensor
 
 from verification import budget
 from verification.judge import Subject, assert_same_bits, one_may_be_refused
-from verification.problems import OWN_NUMBERS, Problem, problems
+from verification.problems import AT_THE_LIMIT, OWN_NUMBERS, SCORES, Problem, problems
 from verification.property import for_all
 
 THREADS = 4
@@ -175,7 +176,8 @@ def test_a_backward_pass_may_come_late_and_again(subject: Subject, problem: Prob
 
 
 @for_all(
-    problems(value_dim=0, mask=None),
+    # Values as large as scores at the limit want the keys give gradients that float16 has no room for on the way.
+    problems(value_dim=0, mask=None, scores=st.sampled_from([name for name in SCORES if name not in AT_THE_LIMIT])),
     Problem(queries=3, keys=3, dim=2),
     Problem(heads=2, kv_heads=2, queries=40, keys=40, dim=8, causal=True),
 )
