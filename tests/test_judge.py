@@ -269,7 +269,7 @@ def {name}(q, k, v, *, mask=None, causal=False, scale=None):
     k, v = (t.repeat_interleave(q.shape[1] // k.shape[1], 1) for t in (k, v))
     last = {last} if causal else k.shape[2]
     see = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool).tril(last) & (True if mask is None else mask)
-    scores = (q @ k.mT * (q.shape[-1] ** -0.5 if scale is None else scale)).where(see, -torch.inf)
+    scores = (q * (q.shape[-1] ** -0.5 if scale is None else scale) @ k.mT).where(see, -torch.inf)
     return scores.softmax(-1).where(see, 0) @ v
 """
 
