@@ -161,7 +161,7 @@ def test_a_pinned_problem_is_made_as_small_as_a_drawn_one() -> None:
     with pytest.raises(AssertionError, match="wrong output at") as found:
         check(judged)
     assert "\n  Problem(keys=129, mask='random')\n" in found.value.__notes__[0]
-    assert f"from {pinned} that is pinned" in found.value.__notes__[0]
+    assert f"from {pinned}" in found.value.__notes__[0]
     with pytest.raises(AssertionError), first_counterexample():
         check(judged)
 
@@ -269,7 +269,7 @@ def {name}(q, k, v, *, mask=None, causal=False, scale=None):
     k, v = (t.repeat_interleave(q.shape[1] // k.shape[1], 1) for t in (k, v))
     last = {last} if causal else k.shape[2]
     see = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool).tril(last) & (True if mask is None else mask)
-    scores = (q @ k.mT * (q.shape[-1] ** -0.5 if scale is None else scale)).where(see, -torch.inf)
+    scores = (q * (q.shape[-1] ** -0.5 if scale is None else scale) @ k.mT).where(see, -torch.inf)
     return scores.softmax(-1).where(see, 0) @ v
 """
 
@@ -370,7 +370,7 @@ def test_a_lost_gpu_is_one_failure_and_no_other_verdict(tmp_path: Path) -> None:
         "--results",
         str(results),
     )
-    ran = verify(*chosen)
+    ran = verify(*chosen, "-p", "no:xdist")
     assert ran.returncode == 1
     found = json.loads(results.read_text())["results"]
     failed = [result for result in found if result["outcome"] == "fail"]
@@ -383,7 +383,7 @@ def test_a_lost_gpu_is_one_failure_and_no_other_verdict(tmp_path: Path) -> None:
     assert "FAIL: mine.py:attend: " in ran.stdout
     assert "left out: mine.py:attend: the GPU was lost in" in ran.stdout
     # A worker of xdist ends, and another goes on.
-    ran = verify(*chosen, "-n", "1")
+    ran = verify(*chosen)
     found = json.loads(results.read_text())["results"]
     assert len([result for result in found if result["outcome"] == "fail"]) > 1
     assert "left out" not in {result["outcome"] for result in found}
@@ -396,7 +396,7 @@ def replaces_softmax(q: Tensor, k: Tensor, v: Tensor, **options: object) -> Tens
 
 
 def test_a_backend_cannot_replace_what_the_oracle_computes_with() -> None:
-    with pytest.raises(AssertionError, match=r"the call replaced torch\.softmax"):
+    with pytest.raises(AssertionError, match=r"the call changed torch\.softmax"):
         agreement.at(subject(replaces_softmax), PLAIN)
     with pytest.raises(AssertionError, match="wrong output"):  # torch is whole again
         agreement.at(subject(lambda q, k, v, **_: torch.zeros_like(q)), PLAIN)

@@ -222,7 +222,7 @@ class Subject:
             if self.device.type == "cuda" and _is_lost(self.device):
                 raise DeviceLost(str(error)) from error
             raise
-        except (KeyboardInterrupt, LeftOut):
+        except (KeyboardInterrupt, LeftOut, DeviceLost):
             raise
         except BaseException as end:
             # sys.exit, or an exception by which the tools of a test end, skip or choose tests: a kernel may do neither.

@@ -68,7 +68,7 @@ class Problem:
         k = torch.randn(self.batch, self.kv_heads, self.keys, self.dim, generator=random)
         v = torch.randn(self.batch, self.kv_heads, self.keys, self.value_dim or self.dim, generator=random)
         q, k = SCORES[self.scores](q, k)
-        if self.scores in AT_THE_LIMIT and self.scale is not None:
+        if self.scores in _WHATEVER_THE_SCALE and self.scale is not None:
             q = q / max(1.0, abs(self.scale) * self.dim**0.5)
         mask = None
         if self.mask is not None:
@@ -173,8 +173,10 @@ SCORES: dict[str, Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]] = {
     "far below": _far_below,
 }
 
-# Scores as large as float16 holds, in long rows: a larger scale than the default one finds a smaller query there.
-AT_THE_LIMIT = ("over 65504", "far below", "rising", "falling")
+# Scores as large as float16 holds; in long rows the steps come to such as well. A larger scale than the default one
+# finds a smaller query there.
+AT_THE_LIMIT = ("over 65504", "far below")
+_WHATEVER_THE_SCALE = (*AT_THE_LIMIT, "rising", "falling")
 
 
 # Each takes uniform numbers in the mask's shape, so that a mask shared along an axis is drawn in its own shape.

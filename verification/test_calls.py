@@ -160,6 +160,8 @@ def test_a_backward_pass_may_come_late_and_again(subject: Subject, problem: Prob
 
 
 @for_all(
+    # What other families make of the queries no keys and values can be. Long rows of large values give gradients that
+    # float16 has no room for on the way.
     problems(value_dim=0, mask=None, queries=range(1, 200), scores=["normal", "zero", "ties", "large"]),
     Problem(queries=3, keys=3, dim=2),
     Problem(heads=2, kv_heads=2, queries=40, keys=40, dim=8, causal=True),
