@@ -156,3 +156,14 @@ def test_a_gpu_that_is_not_there_is_one_line(module: str) -> None:
 def test_a_device_that_torch_does_not_know() -> None:
     with pytest.raises(ValueError, match=r"device 'cuder': Expected one of cpu, cuda"):
         implementations.device("cuder")
+
+
+def test_what_lies_beside_a_file_is_not_to_be_installed(tmp_path: Path) -> None:
+    (tmp_path / "mykernels.py").write_text("")
+    file = tmp_path / "mine.py"
+    file.write_text("import mykernels\ndef attend(q, k, v, **options): return v\n")
+    with pytest.raises(ImportError, match=r"imports mykernels, which lies beside it: set PYTHONPATH="):
+        implementations.load(f"{file}:attend")
+    file.write_text("import no_such_kernels\ndef attend(q, k, v, **options): return v\n")
+    with pytest.raises(ImportError, match=r"not installed: pip install no_such_kernels"):
+        implementations.load(f"{file}:attend")

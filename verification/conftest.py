@@ -9,7 +9,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Generator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,9 @@ from verification.judge import Subject, Wrong
 from verification.outcome import DeviceLost, Evidence, Failure, LeftOut, Outcome, from_json
 from verification.results import write_results
 from verification.surroundings import undone
+
+# The file whose properties are of a layer, and so of a backend's own projection.
+LAYER = "test_layer"
 
 _LOST_IN = pytest.StashKey[str]()
 
@@ -44,6 +47,9 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "subject" in metafunc.fixturenames:
         device, backends = selection.device(metafunc.config), selection.backends(metafunc.config)
+        if metafunc.definition.path.stem != LAYER:
+            twins = {name for others in selection.twins(metafunc.config).values() for name in others}
+            backends = [backend for backend in backends if backend.name not in twins]
         subjects = [Subject(backend, device) for backend in backends]
         metafunc.parametrize("subject", subjects, ids=[backend.name for backend in backends])
 
@@ -76,6 +82,8 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, o
             kind, reason = "stated", evidence.stated
     except UnsatisfiedAssumption:
         kind, reason = "refused", "; ".join(sorted(evidence.refusals))
+        if not evidence.refusals and evidence.machine:
+            kind, reason = "left out", "; ".join(evidence.machine)
     except LeftOut as left_out:
         kind, reason = "left out", str(left_out)
     except DeviceLost as lost:
@@ -165,6 +173,9 @@ class _Findings:
     def _keep(self, outcome: Outcome, described: dict[str, str]) -> None:
         self.properties[described["id"]] = described
         self.outcomes.append(outcome)
+        if f"test_{described['chapter']}" != LAYER:
+            for twin in selection.twins(self.config)[outcome.backend]:
+                self.outcomes.append(replace(outcome, backend=twin))
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         for message in selection.messages(self.config):

@@ -52,6 +52,22 @@ def left_out(config: pytest.Config) -> dict[str, str]:
     return config.stash[_LEFT_OUT]
 
 
+def twins(config: pytest.Config) -> dict[str, list[str]]:
+    """Of each backend those that come after it and differ in their projection alone: one judgement serves them all.
+
+    What is judged of a layer is their own.
+    """
+    every = backends(config)
+    return {
+        one.name: [
+            other.name
+            for other in every[at + 1 :]
+            if (other.attend, other.facts, other.cannot_run) == (one.attend, one.facts, one.cannot_run)
+        ]
+        for at, one in enumerate(every)
+    }
+
+
 def messages(config: pytest.Config) -> list[str]:
     """What is to be said of the backends that were loaded: a line each."""
     backends(config)
