@@ -60,8 +60,20 @@ def test_an_impossible_pair_is_in_no_row_and_is_not_counted(strength: int, seed:
     sizes = (3, 3, 3, 3)
     array, wanted = CoveringArray(sizes, strength, IMPOSSIBLE, seed), every(sizes, strength, IMPOSSIBLE)
     assert array.open == len(wanted)
-    found = [combinations(row, 2) for row in rows(array)]
-    assert not any(IMPOSSIBLE & pairs for pairs in found)
+    found = [*rows(array)]
+    assert not any(IMPOSSIBLE & combinations(row, 2) for row in found)
+    assert set().union(*(combinations(row, strength) for row in found)) == wanted
+
+
+def test_what_no_row_has_although_each_pair_of_it_is_possible_is_in_no_row() -> None:
+    """0 of the first feature and 0 of the second want 0 of the third, and 1 of it."""
+    impossible = frozenset({((0, 0), (2, 0)), ((1, 0), (2, 1))})
+    array = CoveringArray((2, 2, 2, 2), 2, impossible)
+    found = [*rows(array)]
+    assert not any(impossible & combinations(row, 2) for row in found)
+    assert set().union(*(combinations(row, 2) for row in found)) == every((2, 2, 2, 2), 2, impossible)
+    assert array.plain_row(((0, 0), (1, 0)), (1, 1, 1, 1)) is None
+    assert array.plain_row(((0, 0), (3, 0)), (1, 1, 0, 1)) == (0, 1, 1, 0)
 
 
 def test_what_is_closed_is_counted_once_and_never_asked_for() -> None:
