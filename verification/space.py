@@ -187,6 +187,10 @@ class Rows:
                 picked[feature] = min(chosen[feature], key=lambda one: math.prod(n for n in one.values() if n))
         return self.built(picked, seed)
 
+    def turns(self, values: Combination) -> int:
+        """In how many turns each alternative of these values occurs."""
+        return max(len(self._values[self.features[at]][self.labels[at][value]]) for at, value in values)
+
     def _next(self, feature: str, label: str) -> int:
         self._turn[feature, label] = self._turn.get((feature, label), -1) + 1
         return self._turn[feature, label]
