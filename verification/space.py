@@ -64,7 +64,7 @@ class Space:
                 }
             kept = {label: alternatives for label, alternatives in kept.items() if alternatives}
             if feature == "mask shared" and list(found["mask"]) == ["none"]:
-                kept = {}  # no mask has axes to share
+                kept = {NOT_SHARED: [{"mask_shared": ""}]}
             found[feature] = kept or {"fixed": [self._simplest(FIELDS[feature])]}
         for field, given in self.fixed.items():
             if isinstance(given, list) and not any(field in names for names in FIELDS.values()):
