@@ -116,9 +116,8 @@ def combinations(labels: tuple[str, ...], strength: int) -> Iterator[tuple[tuple
     return itertools.combinations(enumerate(labels), strength)
 
 
-@pytest.mark.parametrize("seed", [0, 1])
 @pytest.mark.parametrize("refuses", REFUSES)
-def test_the_pairs_that_are_covered_are_those_that_were_answered_and_none_is_left_out(refuses: str, seed: int) -> None:
+def test_the_pairs_that_are_covered_are_those_that_were_answered_and_none_is_left_out(refuses: str) -> None:
     kernel, values = subject(REFUSES[refuses], zeros), Space().values()
 
     def answers(problem: Problem) -> bool:
@@ -130,7 +129,7 @@ def test_the_pairs_that_are_covered_are_those_that_were_answered_and_none_is_lef
         return True
 
     asked = Recorded(answers)
-    _, pairs = cover(Space(), 2, asked, kernel.domain.takes, interpreted=False, seed=seed)
+    _, pairs = cover(Space(), 2, asked, kernel.domain.takes, interpreted=False, seed=0)
     answered = set[Any]().union(*(combinations(labels_of(problem, values), 2) for problem in asked.answered))
     assert pairs.answered == len(answered)
     assert pairs.of == pairs.answered
@@ -201,7 +200,7 @@ def test_what_is_mostly_refused_is_not_verified() -> None:
     assert found[0].evidence.problems > 50
 
 
-@pytest.mark.parametrize("refuses", ["float32", "a mask together with causal", "dims that are no multiples of 16"])
+@pytest.mark.parametrize("refuses", ["float32", "a mask together with causal"])
 def test_what_refuses_one_value_or_one_pair_is_verified(refuses: str) -> None:
     kernel = subject(REFUSES[refuses])
     with first_counterexample():
