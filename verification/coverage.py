@@ -102,8 +102,8 @@ class _Search:
         """Takes out each pair that is refused in the plain problem too; how many combinations that takes with it."""
         closed = 0
         for pair in list(self.pairs.combinations()):
-            chosen = dict(pair)
-            if not self._answers(tuple(chosen.get(at, value) for at, value in enumerate(plain))):
+            row = self.pairs.plain_row(pair, plain)
+            if row is None or not any(self._answers(row) for _ in range(self.rows.turns(pair))):
                 self.impossible.add(pair)
                 closed += self.answered.close(pair)
                 self.pairs.close(pair)

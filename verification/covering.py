@@ -18,6 +18,9 @@ Row = tuple[int, ...]
 # (feature, value), sorted by feature
 Combination = tuple[tuple[int, int], ...]
 
+# In how many orders the other features are chosen before a combination is taken for one that no row has.
+TRIES = 5
+
 
 class CoveringArray:
     """Which combinations of `strength` values are covered, and the row that covers most of the open ones.
@@ -73,21 +76,46 @@ class CoveringArray:
                 yield tuple((feature, int(value)) for feature, value in zip(features, place, strict=True))
 
     def row(self) -> Row | None:
-        """A row with as many open combinations as a greedy choice finds; None where none is open."""
-        first = max(self._open, key=lambda features: int(self._open[features].sum()))
-        places = np.argwhere(self._open[first])
-        if not len(places):
-            return None
-        chosen = {
-            feature: int(value)
-            for feature, value in zip(first, places[self._random.integers(len(places))], strict=True)
-        }
+        """A row with as many open combinations as a greedy choice finds; None where none is open.
+
+        A combination that no row seems to have, since each value of another feature is impossible with a part of it,
+        is closed.
+        """
+        while self.open:
+            first = max(self._open, key=lambda features: int(self._open[features].sum()))
+            places = np.argwhere(self._open[first])
+            place = places[self._random.integers(len(places))].tolist()
+            for _ in range(TRIES):
+                row = self._completed(dict(zip(first, place, strict=True)))
+                if row is not None:
+                    return row
+            self.close(tuple(zip(first, place, strict=True)))
+        return None
+
+    def _completed(self, chosen: dict[int, int]) -> Row | None:
         for feature in self._random.permutation(len(self.sizes)).tolist():
             if feature not in chosen:
-                chosen[feature] = self._best(feature, chosen)
+                best = self._best(feature, chosen)
+                if best is None:
+                    return None
+                chosen[feature] = best
         return tuple(chosen[feature] for feature in range(len(self.sizes)))
 
-    def _best(self, feature: int, chosen: dict[int, int]) -> int:
+    def plain_row(self, values: Combination, plain: Row) -> Row | None:
+        """The row with those values that is else as plain as can be; None where that needs an impossible pair."""
+        chosen = dict(values)
+        for feature, preferred in enumerate(plain):
+            if feature not in chosen:
+                possible = (
+                    value
+                    for value in (preferred, *range(self.sizes[feature]))
+                    if not any(self._is_impossible((one, chosen[one]), (feature, value)) for one in chosen)
+                )
+                chosen[feature] = next(possible, -1)
+        row = tuple(chosen[feature] for feature in range(len(plain)))
+        return None if -1 in row else row
+
+    def _best(self, feature: int, chosen: dict[int, int]) -> int | None:
         gain = self._random.random(self.sizes[feature])  # below one: it only decides between equals
         for others in itertools.combinations(sorted(chosen), self.strength - 1):
             features = tuple(sorted((*others, feature)))
@@ -96,7 +124,7 @@ class CoveringArray:
         for value in range(self.sizes[feature]):
             if any(self._is_impossible((one, chosen[one]), (feature, value)) for one in chosen):
                 gain[value] = -1.0
-        return int(gain.argmax())
+        return int(gain.argmax()) if gain.max() >= 0 else None
 
     def _is_impossible(self, one: tuple[int, int], other: tuple[int, int]) -> bool:
         return bool(self.impossible) and tuple(sorted((one, other))) in self.impossible

@@ -170,7 +170,7 @@ def verdict(outcomes: Sequence[Outcome]) -> tuple[str, str]:
     taken, values = formula.evidence.covered.get("values", (0, 0))
     if not values:
         return "mostly refused", f"nothing but pinned problems was covered; {answered}"
-    if 2 * taken < values:
+    if 3 * taken < 2 * values:
         return "mostly refused", f"{taken} of {values} values of the features of a call are taken; {answered}"
     covered = ", ".join(
         f"{done:,} of {of:,} {name}" for name, (done, of) in formula.evidence.covered.items() if name != "values"

@@ -63,6 +63,8 @@ class Space:
                     if longest or label != LONGEST
                 }
             kept = {label: alternatives for label, alternatives in kept.items() if alternatives}
+            if feature == "mask shared" and list(found["mask"]) == ["none"]:
+                kept = {NOT_SHARED: [{"mask_shared": ""}]}
             found[feature] = kept or {"fixed": [self._simplest(FIELDS[feature])]}
         for field, given in self.fixed.items():
             if isinstance(given, list) and not any(field in names for names in FIELDS.values()):
@@ -184,6 +186,10 @@ class Rows:
             if _elements(self.built(picked, seed)) > self.most:
                 picked[feature] = min(chosen[feature], key=lambda one: math.prod(n for n in one.values() if n))
         return self.built(picked, seed)
+
+    def turns(self, values: Combination) -> int:
+        """In how many turns each alternative of these values occurs."""
+        return max(len(self._values[self.features[at]][self.labels[at][value]]) for at, value in values)
 
     def _next(self, feature: str, label: str) -> int:
         self._turn[feature, label] = self._turn.get((feature, label), -1) + 1
