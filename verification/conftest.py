@@ -118,7 +118,8 @@ def _failure_of(error: BaseException, reason: str | None = None) -> Failure:
     whole = "\n".join([reason, *str(error).split("\n")[1:], *getattr(error, "__notes__", [])])
     kind = "AssertionError" if isinstance(error, AssertionError) else kind
     call = repr(error.call) if isinstance(error, Wrong) else None
-    return Failure(reason, getattr(error, "problem", None), kind, whole, call)
+    problem = getattr(error, "problem", None) or (None if isinstance(error, Exception) else journal.current())
+    return Failure(reason, problem, kind, whole, call)
 
 
 def _subject_of(item: pytest.Function) -> Subject | None:

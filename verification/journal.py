@@ -17,20 +17,25 @@ _property: dict[str, Any] = {}
 def begin_property(test: str, backend: str, described: dict[str, str]) -> None:
     """The property that this process looks at from now on."""
     global _open, _property
+    _property = {"test": test, "backend": backend, "property": described, "problem": None}
     folder = os.environ.get(FOLDER)
     if folder is None:
         return
     if _open is None:
         _open = os.open(Path(folder) / f"{os.getpid()}.json", os.O_RDWR | os.O_CREAT)
-    _property = {"test": test, "backend": backend, "property": described, "problem": None}
     _write()
 
 
 def begin(problem: Problem) -> None:
     """The problem that this process looks at from now on."""
+    _property["problem"] = repr(problem)
     if _open is not None:
-        _property["problem"] = repr(problem)
         _write()
+
+
+def current() -> str | None:
+    """The last problem that this process began."""
+    return _property.get("problem")
 
 
 def _write() -> None:

@@ -176,6 +176,8 @@ def verdict(outcomes: Sequence[Outcome]) -> tuple[str, str]:
         f"{done:,} of {of:,} {name}" for name, (done, of) in formula.evidence.covered.items() if name != "values"
     )
     answered = f"{answered}, {covered}"
-    if gradients is None or gradients.outcome != "pass":
+    if gradients is None:
+        return "not verified", f"the formula for gradients was not asked; {answered}"
+    if gradients.outcome != "pass":
         return "verified, forward only", answered
     return "verified", answered

@@ -42,8 +42,9 @@ def choose_seed(seed: int | None) -> None:
     """With --hypothesis-seed the problems are those of that seed, also under a derandomised profile."""
     if seed is not None:
         _chosen["seed"] = seed
-        settings.register_profile("seeded", settings(), derandomize=False)
-        settings.load_profile("seeded")
+        name = settings.get_current_profile_name()
+        settings.register_profile(name, settings(), derandomize=False)
+        settings.load_profile(name)
 
 
 def seed() -> int:

@@ -137,6 +137,8 @@ class _Search:
         """Whether the subject answers the problem, rightly. Raises Refuted where the property fails."""
         __tracebackhide__ = True
         evidence = self.subject.evidence
+        if self.subject.is_excused(self.at, problem):
+            return False
         answered, refused = evidence.calls, evidence.refused
         journal.begin(problem)
         try:

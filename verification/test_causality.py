@@ -76,7 +76,7 @@ def test_the_causal_flag_is_the_lower_right_triangle(subject: Subject, problem: 
     q, k, v, _ = problem.tensors()
     triangle = torch.ones(problem.queries, problem.keys, dtype=torch.bool, device=problem.device)
     triangle = triangle.tril(subject.offset(problem))
-    without_flag = replace(problem, causal=False)
+    problem, without_flag = replace(problem, causal=True), replace(problem, causal=False)
     exact = subject.exact(without_flag, q, k, v, triangle[None, None])
     flagged = subject.attend(q, k, v, causal=True, scale=problem.scale)
     allowed = subject.budget(problem, q, k, v, exact)
