@@ -52,7 +52,11 @@ def test_the_worst_error_of_all_lengths_is_null_where_one_is_not_finite() -> Non
             "verified",
             "1,234 problems answered, 1,204 of 1,204 pairs, 9,020 of 9,020 triples",
         ),
-        ([result(covered=PAIRS)], "verified, forward only", "0 problems answered, 7 of 9 pairs"),
+        (
+            [result(covered=PAIRS)],
+            "not verified",
+            "the formula for gradients was not asked; 0 problems answered, 7 of 9 pairs",
+        ),
         (
             [result(problems=5, covered=PAIRS), result(GRADIENT_FORMULA, "refused")],
             "verified, forward only",
@@ -96,7 +100,11 @@ def test_two_files_of_one_name_have_two_columns() -> None:
 
 
 def test_the_terminal_names_what_was_answered_and_the_verdict() -> None:
-    found = [result(problems=1200, covered=ALL, worst={"float32": {"1-16": 0.5}}), result("test_x", "refused")]
+    found = [
+        result(problems=1200, covered=ALL, worst={"float32": {"1-16": 0.5}}),
+        result("test_x", "refused"),
+        result(GRADIENT_FORMULA, "refused"),
+    ]
     said = "\n".join(lines({one.property: {"title": one.property} for one in found}, found, {"leaks": "17"}, {}))
     assert "problems answered" in said
     assert "1,200" in said

@@ -30,6 +30,7 @@ LAYER = "test_layer"
 _LOST_IN = pytest.StashKey[str]()
 
 
+@pytest.hookimpl(trylast=True)  # hypothesis loads the profile that was asked for before
 def pytest_configure(config: pytest.Config) -> None:
     # The problems are small: threads would wait for one another, and -n starts a process for each core.
     torch.set_num_threads(1)
