@@ -101,6 +101,7 @@ def _run(
     arguments = [
         *(sys.executable, "-m", "pytest", *(str(FOLDER / f"test_{chapter}.py") for chapter in job.chapters), "-v"),
         *("-c", os.devnull, "--rootdir", str(ROOT), "--confcutdir", str(ROOT), "-p", "no:cacheprovider"),
+        *("-p", "no:xdist"),  # a job is a process of its own
         *("-p", "verification.deadline", "--deadline", str(deadline), "--hypothesis-profile", profile),
         *("--backend", job.backend, "--device", device_type, "--results", str(results)),
     ]

@@ -17,9 +17,9 @@ from verification.problems import DIMS, EDGES, LAYOUTS, MASKS, SCORES, Problem
 
 # How many numbers the scores, q, k and v of a problem have, about: long ones are narrow. In triples of the formulas,
 # in the pairs of all properties; in Triton's interpreter, where a block takes milliseconds.
-LARGEST_OF_TRIPLES, LARGEST_OF_PAIRS, LARGEST_INTERPRETED = 250_000, 150_000, 60_000
+LARGEST_OF_TRIPLES, LARGEST_OF_PAIRS, LARGEST_INTERPRETED = 250_000, 100_000, 25_000
 # queries x keys in the interpreter.
-LARGEST_SCORES_INTERPRETED = 20_000
+LARGEST_SCORES_INTERPRETED = 17_000
 # batch x heads x queries x keys where hypothesis draws.
 LARGEST_DRAWN = 9_000
 LONGEST_DRAWN = 160
