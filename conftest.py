@@ -47,7 +47,9 @@ def _judges_a_stranger(config: pytest.Config) -> bool:
     """Whether a backend is judged that is not of this project. Where backends are timed, one process times all."""
     asked = [spelling for spelling in config.getoption("--backend") or () if not selection.is_built_in(spelling)]
     timed = any(Path(path).resolve().is_relative_to(_BENCHMARKS) for path in config.args)
-    return bool(asked) and not timed and config.pluginmanager.hasplugin("xdist")
+    # A name that the locale could not read is no text, and xdist sends texts.
+    sendable = not any("\udc80" <= letter <= "\udcff" for spelling in asked for letter in spelling)
+    return bool(asked) and sendable and not timed and config.pluginmanager.hasplugin("xdist")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
