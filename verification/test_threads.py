@@ -19,7 +19,7 @@ from verification.property import for_all
 CALLS, IN_TURNS = 25, 3
 
 # Seconds before a thread goes on although it is not its turn: the other waits for it in a lock, or is in a long step.
-PATIENCE = 0.002
+PATIENCE = 0.05
 
 
 class _Turns:
