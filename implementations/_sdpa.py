@@ -68,9 +68,8 @@ def attend_with(
         fully_masked = ~visible.any(dim=-1, keepdim=True)
         attended = visible | fully_masked
         if fused_on_cuda:
-            attended = attended.expand(
-                *attended.shape[:-1], k.shape[2]
-            ).contiguous()  # they do not take a last axis of stride 0
+            # They do not take a last axis of stride 0.
+            attended = attended.expand(*attended.shape[:-1], k.shape[2]).contiguous()
     with warnings.catch_warnings(record=True) as reasons, sdpa_kernel(kernel):
         warnings.simplefilter("always")
         try:

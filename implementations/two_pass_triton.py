@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from implementations._contract import Facts
-from implementations._triton_attention import INTERPRETED as INTERPRETED
 from implementations._triton_attention import attend_fused
 from implementations._triton_attention import cannot_run as cannot_run
 from implementations.fused_qkv import project as project

@@ -1,9 +1,9 @@
 """What a subject takes where all else is plain: found by asking, once, and remembered."""
 
+import itertools
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from itertools import product
 from typing import Any
 
 from verification.features import FEATURES, FIELDS, Alternative
@@ -12,7 +12,7 @@ from verification.problems import DTYPES, Problem
 # Plain calls that a kernel is tried with, until it takes one: some take one dtype, whole blocks, causality only.
 _PLAIN = [
     Problem(queries=length, keys=length, dim=dim, dtype=dtype, causal=causal, heads=heads, kv_heads=heads)
-    for length, heads, causal, dim, dtype in product((16, 64, 128), (1, 2), (False, True), (64, 128), DTYPES)
+    for length, heads, causal, dim, dtype in itertools.product((16, 64, 128), (1, 2), (False, True), (64, 128), DTYPES)
 ]
 # What lengths and widths are rounded up to for a kernel that takes whole reads only.
 _WHOLE = (8, 16, 32, 64, 128)
@@ -46,22 +46,19 @@ class Domain:
         same = self.takes({"dtype": problem.dtype})
         for dtype in (problem.dtype,) if same else (name for name in DTYPES if self.takes({"dtype": name})):
             changed = replace(problem, dtype=dtype)
-            for fields in FIELDS.values():
+            for feature, fields in FIELDS.items():
                 given = {field: getattr(changed, field) for field in fields}
                 if not self.takes(given):
-                    changed = replace(changed, **self._nearest(fields, given))
+                    changed = replace(changed, **self._nearest(feature, given))
             if self.answers(changed):
                 yield changed
 
-    def _nearest(self, fields: tuple[str, ...], given: Alternative) -> Alternative:
+    def _nearest(self, feature: str, given: Alternative) -> Alternative:
         """Of what it takes the nearest to the given, no smaller where there is such a one."""
-        listed = [
-            one for values in FEATURES.values() for group in values.values() for one in group if tuple(one) == fields
-        ]
-        rounded = [*_rounded(given)]
-        taken = [one for one in (*rounded, *listed) if self.takes(one)]
-        plain = {field: getattr(self.plain, field) for field in fields}
-        return min(taken, key=lambda one: _distance(one, given), default=plain)
+        known = itertools.chain(_rounded(given), *FEATURES[feature].values())
+        plain = {field: getattr(self.plain, field) for field in FIELDS[feature]}
+        # Asked from the nearest on: what is far may be large, and take seconds.
+        return next(filter(self.takes, sorted(known, key=lambda one: _distance(one, given))), plain)
 
 
 def _with(problem: Problem, alternative: Alternative) -> Problem:

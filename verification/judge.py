@@ -73,6 +73,11 @@ class Subject:
         """Its kernels are Triton's and compiled, which takes seconds for each new kind of problem."""
         return self._launches.compiled > 0
 
+    @property
+    def slow(self) -> bool:
+        """Each new kind of problem takes it a second and more."""
+        return self.interpreted or self.compiles
+
     def _answers(self, problem: Problem) -> bool:
         """Whether it answers, rightly or not: a property will find that out."""
         judge = Subject(self.backend, self.device)  # with evidence of its own
@@ -82,7 +87,7 @@ class Subject:
         except UnsatisfiedAssumption:
             return False
         except Exception:
-            return True
+            pass  # no refusal: whoever asks this problem of a property meets it again, and reports it
         return True
 
     @property
@@ -312,19 +317,15 @@ class Subject:
             self.evidence.machine = [machine.LEAKING_PRODUCT.title]
             raise UnsatisfiedAssumption(machine.LEAKING_PRODUCT.title)
 
-    def is_excused(self, at: Callable[..., None], problem: Problem) -> bool:
-        """Whether a property of something else meets rows that may attend to nothing, where the subject states that it
-        gives NaN or a mean for them; that counts as a refusal. `verification/test_agreement.py` judges what is stated.
+    def refuse_what_it_states(self, at: Callable[..., None], problem: Problem) -> None:
+        """A refusal where a property of something else meets rows that may attend to nothing, and the subject states
+        that it gives NaN or a mean for them. `verification/test_agreement.py` judges what is stated.
         """
         stated = self.facts.fully_masked_rows
         if stated == "zero" or (problem.mask is None and not problem.causal) or at.__module__.endswith("agreement"):
-            return False
-        exact = self.exact(problem, *problem.tensors())
-        if exact.visible.any(dim=-1).all():
-            return False
-        reason = f"a fully masked row is {stated}, as it states"
-        self.evidence.refusals[reason] = self.evidence.refusals.get(reason, 0) + 1
-        return True
+            return
+        if not self.exact(problem, *problem.tensors()).visible.any(dim=-1).all():
+            self._refuse(f"a fully masked row is {stated}, as it states")
 
     def offset(self, problem: Problem) -> int:
         """Under causality query i attends to key j iff j <= i + offset: keys - queries, or 0 where that is stated."""

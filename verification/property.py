@@ -14,8 +14,7 @@ from typing import Any, Protocol
 from hypothesis import Phase, given, reject, settings
 from hypothesis.errors import Unsatisfiable, UnsatisfiedAssumption
 
-from verification import journal
-from verification import profiles as profiles
+from verification import journal, profiles
 from verification.coverage import NAMES, cover
 from verification.judge import Subject
 from verification.outcome import DeviceLost
@@ -91,9 +90,10 @@ class _Search:
 
     def covered(self, space: Space, strength: int, calls: int) -> None:
         """Triton's kernels are put to the pairs of the formulas only: a problem takes them a second and more."""
-        slow = self.subject.interpreted or self.subject.compiles
-        combined = min(profiles.strength(strength), 2 if slow else strength)
-        if combined < 2 or (slow and strength < 3):
+        combined = profiles.strength(strength)
+        if self.subject.slow:
+            combined = min(combined, strength - 1)  # pairs where others are asked triples, and nothing for pairs
+        if combined < 2:
             return
         found = cover(
             space,
@@ -108,9 +108,8 @@ class _Search:
 
     def drawn(self, space: Space, calls: int) -> None:
         profile = settings()  # now and not at import, when none may have been chosen yet
-        slow = self.subject.interpreted or self.subject.compiles
         fewest = max(2, profile.max_examples // 6) if self.subject.interpreted else 5
-        examples = max(fewest, profile.max_examples // (calls * (3 if slow else 1)))
+        examples = max(fewest, profile.max_examples // (calls * (3 if self.subject.slow else 1)))
         evidence, found = self.subject.evidence, list[Refuted]()
 
         def look(problem: Problem) -> None:
@@ -137,11 +136,10 @@ class _Search:
         """Whether the subject answers the problem, rightly. Raises Refuted where the property fails."""
         __tracebackhide__ = True
         evidence = self.subject.evidence
-        if self.subject.is_excused(self.at, problem):
-            return False
         answered, refused = evidence.calls, evidence.refused
         journal.begin(problem)
         try:
+            self.subject.refuse_what_it_states(self.at, problem)
             self.at(self.subject, problem)
         except UnsatisfiedAssumption:
             return False  # refused, and counted as such by the subject

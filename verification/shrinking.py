@@ -14,8 +14,8 @@ from verification.problems import Problem
 
 PropertyAt = Callable[[Subject, Problem], None]
 
-# Problems put to the subject before the smallest so far is shown; in the interpreter each takes seconds.
-MOST, MOST_INTERPRETED = 300, 30
+# Problems put to the subject before the smallest so far is shown; a slow one takes seconds for each.
+MOST, MOST_SLOW = 300, 30
 
 # What goes to its default first: a failure without a mask says more than one with a single head.
 _ORDER = ("mask", "mask_shared", "causal", "scores", "layout", "grad_layout", "wanted", "scale", "dtype", "value_dim")
@@ -32,7 +32,7 @@ def shrunk(at: PropertyAt, subject: Subject, problem: Problem, failure: Exceptio
     """
     judge = Subject(subject.backend, subject.device, subject.layer_type)  # with evidence of its own
     formula = Subject(_formula(subject), subject.device)
-    left = MOST_INTERPRETED if subject.interpreted or subject.compiles else MOST
+    left = MOST_SLOW if subject.slow else MOST
     tried = {problem}
     candidates = _smaller(problem)
     try:

@@ -223,13 +223,6 @@ class Rows:
             )
         )
 
-    def alternatives(self) -> Iterator[tuple[str, str, Alternative]]:
-        """Each alternative with its feature and the name of its value."""
-        for feature, values in self._values.items():
-            for label, alternatives in values.items():
-                for alternative in alternatives:
-                    yield feature, label, alternative
-
 
 def _elements(problem: Problem) -> int:
     """Numbers in the scores, and in q, k and v as if each query head had its own."""
@@ -240,7 +233,4 @@ def _elements(problem: Problem) -> int:
 
 def _size(alternative: Alternative) -> int:
     """What these fields contribute to batch x heads x queries x keys."""
-    total = 1
-    for name in ("batch", "heads", "queries", "keys"):
-        total *= alternative.get(name, 1)
-    return total
+    return math.prod(alternative.get(name, 1) for name in ("batch", "heads", "queries", "keys"))

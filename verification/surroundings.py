@@ -65,7 +65,7 @@ def undone(*, thoroughly: bool = False) -> Iterator[list[str]]:
         for (owner, name), function in functions.items():
             found = getattr(owner, name, None)
             # torch wraps some of its own, as manual_seed, when its compiler is imported.
-            if found is not function and not str(getattr(found, "__module__", "")).startswith("torch"):
+            if found is not function and str(getattr(found, "__module__", "")).partition(".")[0] != "torch":
                 changed.append(f"{owner.__name__}.{name}")
                 setattr(owner, name, function)
 
