@@ -95,17 +95,25 @@ class Subject:
         return self.backend.facts
 
     def assert_right(
-        self, problem: Problem, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, label: str = "output"
+        self,
+        problem: Problem,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        mask: Tensor | None,
+        label: str = "output",
+        right: tuple[oracle.Exact, Tensor] | None = None,
     ) -> Tensor:
         """The subject's output for these inputs, once it agrees with the formula within the error budget.
 
         problem  gives causality and scale; the inputs may be others than its own
         label    what the output is called where it is wrong
+        right    what `right` gives for them, where it is known: for a property that makes one call in several ways
         """
         __tracebackhide__ = True
         out = self.attend(q, k, v, **problem.options(mask))
-        exact = self.exact(problem, q, k, v, mask)
-        self.compare(problem, label, out.detach(), exact.output, self.budget(problem, q, k, v, exact), exact)
+        exact, allowed = right or self.right(problem, q, k, v, mask)
+        self.compare(problem, label, out.detach(), exact.output, allowed, exact)
         return out
 
     def assert_gradients_right(
@@ -295,6 +303,13 @@ class Subject:
     def exact(self, problem: Problem, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> oracle.Exact:
         """The right answer."""
         return oracle.attention(q, k, v, **problem.options(mask), **self.conventions)
+
+    def right(
+        self, problem: Problem, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None
+    ) -> tuple[oracle.Exact, Tensor]:
+        """The right answer, and how far from it the output may be."""
+        exact = self.exact(problem, q, k, v, mask)
+        return exact, self.budget(problem, q, k, v, exact)
 
     def budget(self, problem: Problem, q: Tensor, k: Tensor, v: Tensor, exact: oracle.Exact) -> Tensor:
         """How far from it the output may be."""

@@ -23,12 +23,13 @@ THREADS = 4
 def test_the_layout_of_the_inputs_does_not_matter(subject: Subject, problem: Problem) -> None:
     """q, k and v, each in a layout of its own: transposed, sliced, with gaps, features first, expanded."""
     q, k, v, mask = problem.tensors()
+    right = subject.right(problem, q, k, v, mask)
     for shift in range(len(OWN_NUMBERS)):
         chosen = [OWN_NUMBERS[(shift + at) % len(OWN_NUMBERS)] for at in range(3)]
         laid = [problem.placed(tensor, name) for tensor, name in zip((q, k, v), chosen, strict=True)]
         with one_may_be_refused():
             label = f"output with q, k, v {', '.join(chosen)}"
-            subject.assert_right(problem, laid[0], laid[1], laid[2], mask, label)
+            subject.assert_right(problem, laid[0], laid[1], laid[2], mask, label, right)
     shared = [tensor[:1].expand(tensor.shape) for tensor in (q, k, v)]
     subject.assert_right(problem, shared[0], shared[1], shared[2], mask, "output with one sample expanded")
 
@@ -65,6 +66,7 @@ def test_the_layout_of_the_incoming_gradient_does_not_matter(subject: Subject, p
 def test_a_call_leaves_no_trace(subject: Subject, problem: Problem) -> None:
     """A, B, A: whatever B is (other sizes, mask, flag, dtype), the second A is right, and is the first to the bit."""
     q, k, v, mask = problem.tensors()
+    right = subject.right(problem, q, k, v, mask)
     first = subject.attend(q, k, v, **problem.options(mask))
     kept = first.clone()
     others = (
@@ -78,7 +80,7 @@ def test_a_call_leaves_no_trace(subject: Subject, problem: Problem) -> None:
         with one_may_be_refused():
             subject.assert_right(between, *between.tensors(), "output of the call between")
         assert_same_bits(first, kept, "a later call wrote into an earlier output")
-        again = subject.assert_right(problem, q, k, v, mask, "output of the second call")
+        again = subject.assert_right(problem, q, k, v, mask, "output of the second call", right)
         assert_same_bits(first, kept, "a later call wrote into an earlier output")
         if subject.facts.deterministic:
             assert_same_bits(again, first, "after another call the same call gave another output")
@@ -94,24 +96,25 @@ def test_the_output_does_not_depend_on_who_wants_gradients(subject: Subject, pro
     """Without grad mode, in inference mode, and where any of q, k and v require a gradient: right every time."""
     q, k, v, mask = problem.tensors()
     grad_out = problem.grad_out()
-    right, gradient_budget = subject.exact_gradients(problem, q, k, v, mask, grad_out)
+    right = subject.right(problem, q, k, v, mask)
+    gradients, gradient_budget = subject.exact_gradients(problem, q, k, v, mask, grad_out)
     for name, mode in (("without grad mode", torch.no_grad()), ("in inference mode", torch.inference_mode())):
         with mode:
-            subject.assert_right(problem, q, k, v, mask, f"output {name}")
+            subject.assert_right(problem, q, k, v, mask, f"output {name}", right)
     for wanted in ("", "Q", "K", "V", "QK", "QV", "KV", "QKV"):
         leaves: list[Tensor] = [
             tensor.detach().requires_grad_(name in wanted) for name, tensor in zip("QKV", (q, k, v), strict=True)
         ]
         label = f"where gradients of {wanted or 'nothing'} are wanted"
         with one_may_be_refused():
-            out = subject.assert_right(problem, leaves[0], leaves[1], leaves[2], mask, f"output {label}")
+            out = subject.assert_right(problem, leaves[0], leaves[1], leaves[2], mask, f"output {label}", right)
             if subject.facts.forward_only:
                 continue
             assert out.requires_grad == bool(wanted), f"requires_grad of the output is {out.requires_grad} {label}"
             grads = subject.gradients_of(out, [leaf for leaf in leaves if leaf.requires_grad], grad_out)
             for name, answer in zip(wanted, grads, strict=True):
                 at = "QKV".index(name)
-                subject.compare(problem, f"gradient of {name} {label}", answer, right[at], gradient_budget[at])
+                subject.compare(problem, f"gradient of {name} {label}", answer, gradients[at], gradient_budget[at])
 
 
 @for_all(

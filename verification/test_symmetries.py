@@ -67,8 +67,7 @@ def test_two_halves_of_the_keys_merge_to_the_whole(subject: Subject, problem: Pr
 def test_a_query_alone_is_the_query_in_its_block(subject: Subject, problem: Problem) -> None:
     """O_i does not depend on the other queries: the first, the middle and the last asked alone, with their keys."""
     q, k, v, mask = problem.tensors()
-    exact = subject.exact(problem, q, k, v, mask)
-    allowed = subject.budget(problem, q, k, v, exact)
+    exact, allowed = subject.right(problem, q, k, v, mask)
     subject.assert_right(problem, q, k, v, mask, "output in its block")
     for i in sorted({0, problem.queries // 2, problem.queries - 1}):
         row = slice(i, i + 1)
@@ -90,8 +89,7 @@ def test_a_sample_alone_is_the_sample_in_its_batch(subject: Subject, problem: Pr
         one = slice(sample, sample + 1)
         mask_of_one = None if mask is None else mask.expand(problem.batch, *mask.shape[1:])[one]
         inputs = q[one], k[one], v[one]
-        exact = subject.exact(problem, *inputs, mask_of_one)
-        allowed = subject.budget(problem, *inputs, exact)
+        exact, allowed = subject.right(problem, *inputs, mask_of_one)
         together = subject.attend(q, k, v, **problem.options(mask))[one]
         subject.compare(problem, f"output of sample {sample} in its batch", together, exact.output, allowed)
         subject.assert_right(problem, *inputs, mask_of_one, f"output of sample {sample} alone")
@@ -116,8 +114,7 @@ def test_heads_are_independent(subject: Subject, problem: Problem) -> None:
         kv_head = slice(head // group, head // group + 1)
         mask_of_one = None if mask is None else mask.expand(-1, problem.heads, -1, -1)[:, head : head + 1]
         inputs = q[:, head : head + 1], k[:, kv_head], v[:, kv_head]
-        exact = subject.exact(problem, *inputs, mask_of_one)
-        allowed = subject.budget(problem, *inputs, exact)
+        exact, allowed = subject.right(problem, *inputs, mask_of_one)
         subject.compare(problem, f"output of head {head}", out[:, head : head + 1], exact.output, allowed)
 
 
@@ -180,8 +177,7 @@ def test_the_scale_is_part_of_the_query(subject: Subject, problem: Problem) -> N
         ("a whole number for a scale", q, 3, 3),
     ):
         drawn = replace(problem, scale=scale)
-        exact = subject.exact(drawn, query, k, v, mask)
-        allowed = subject.budget(drawn, query, k, v, exact)
+        exact, allowed = subject.right(drawn, query, k, v, mask)
         with one_may_be_refused():
             out = subject.attend(query, k, v, mask=mask, causal=problem.causal, scale=asked)
             subject.compare(problem, f"output with {name}", out, exact.output, allowed)
@@ -191,8 +187,7 @@ def test_the_scale_is_part_of_the_query(subject: Subject, problem: Problem) -> N
 def test_outputs_lie_between_the_values(subject: Subject, problem: Problem) -> None:
     """min_j V_j <= O_i <= max_j V_j over the visible keys, feature by feature: a row of weights is a distribution."""
     q, k, v, mask = problem.tensors()
-    exact = subject.exact(problem, q, k, v, mask)
-    allowed = subject.budget(problem, q, k, v, exact)
+    exact, allowed = subject.right(problem, q, k, v, mask)
     out = subject.attend(q, k, v, **problem.options(mask)).double()
     values = v.double().repeat_interleave(problem.heads // problem.kv_heads, dim=1)[:, :, None]
     visible = exact.visible[..., None]

@@ -91,7 +91,6 @@ def test_callers_in_two_threads_do_not_meet(subject: Subject, problem: Problem) 
         answers = list(pool.map(called, range(len(both))))
     for one, outputs in zip(both, answers, strict=True):
         q, k, v, mask = one.tensors()
-        exact = subject.exact(one, q, k, v, mask)
-        allowed = subject.budget(one, q, k, v, exact)
+        exact, allowed = subject.right(one, q, k, v, mask)
         for out in outputs:
             subject.compare(one, "output beside another thread", out, exact.output, allowed)
