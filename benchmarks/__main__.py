@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from benchmarks import children, clock
+from benchmarks import children, clock, compare
 from benchmarks.sweep import Plan
 from benchmarks.workloads import LENGTHS, STAGES, TIMED_DTYPE, WORKLOADS, lengths
 
@@ -34,6 +34,8 @@ Row = dict[str, Any]
 
 
 def main() -> int:
+    if sys.argv[1:2] == ["compare"]:
+        return compare.main(sys.argv[2:])
     start = time.monotonic()
     given = _arguments()
     if isinstance(sys.stdout, io.TextIOWrapper):

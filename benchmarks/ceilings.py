@@ -10,6 +10,7 @@ machine sustains the rates of its data sheet.
 import argparse
 import statistics
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,10 +20,64 @@ from benchmarks.workloads import TIMED_DTYPE
 if TYPE_CHECKING:
     import torch
 
+    from benchmarks.prepared import Call
+
 # Long enough that launches do not count, and on a GPU far beyond its caches.
 PRODUCT_SIZE = {"cpu": 2048, "cuda": 8192}
 COPY_BYTES = {"cpu": 1 << 28, "cuda": 1 << 32}
+SENTINEL_SIZE = {"cpu": 512, "cuda": 8192}
+SENTINEL_BYTES = {"cpu": 1 << 26, "cuda": 1 << 32}
 SECONDS = 1.0  # of samples for each
+
+
+@dataclass(frozen=True)
+class Ceiling:
+    """A call of this machine's own: flops operations or bytes moved, for what no kernel can exceed."""
+
+    what: str
+    of: str
+    call: "Call"
+    flops: int | None = None
+    bytes: int | None = None
+
+
+class Steady:
+    """Inputs that stay as they are: nobody has a reason to cheat here."""
+
+    stage = "forward"
+
+    def renew(self) -> None: ...
+
+    renew_for_judge = renew
+
+
+def prepare(device: "torch.device", dtype: str) -> "list[Ceiling]":
+    """A product of two square matrices, a copy, and torch's own attention kernel, each of a few milliseconds.
+
+    A product is 2 size^3 operations; a copy reads and writes each byte.
+    """
+    import torch
+
+    import implementations
+    from benchmarks.prepared import Call
+
+    size, copied = SENTINEL_SIZE[device.type], SENTINEL_BYTES[device.type]
+    factory: dict[str, Any] = {"device": device, "dtype": getattr(torch, dtype)}
+    a, b = torch.randn(2, size, size, **factory).unbind()
+    out = torch.empty_like(a)
+    source = torch.ones(copied, dtype=torch.uint8, device=device)
+    target = torch.empty_like(source)
+    q, k, v = torch.randn(3, 1, 8, 256, 64, **factory).unbind()
+    own = implementations.load("sdpa_math" if dtype == "float64" else "sdpa_flash").attend
+
+    def call(function: Callable[[], Any]) -> Call:
+        return Call(function, lambda _: 0.0)
+
+    return [
+        Ceiling("matrix product", f"{size} x {size} x {size}", call(lambda: torch.mm(a, b, out=out)), 2 * size**3),
+        Ceiling("copy", f"{copied / 2**20:g} MiB", call(lambda: target.copy_(source)), bytes=2 * copied),
+        Ceiling("torch's attention", "8 heads, 256 keys", call(lambda: own(q, k, v, causal=True))),
+    ]
 
 
 def measure(device: "torch.device", size: int, copied_bytes: int, seconds: float = SECONDS) -> list[dict[str, Any]]:

@@ -247,7 +247,13 @@ def prepare(backend: "Backend", case: Case, device: "torch.device") -> tuple[Cal
     return (
         lambda: torch.autograd.grad(out, leaves, grad_out, retain_graph=True),
         # The judge sends its own gradient back, through the same pass.
-        lambda _: spotcheck.backward(backend, *leaves, out, causal=w.causal),
+        lambda _: spotcheck.backward(
+            backend,
+            *leaves,
+            out,
+            torch.autograd.grad(out, leaves, spotcheck.gradient(out), retain_graph=True),
+            causal=w.causal,
+        ),
     )
 
 

@@ -52,13 +52,14 @@ WORKLOADS = {
 class Case:
     """One row of a sweep, whoever answers it.
 
-    stage is what is timed: "forward" is attend, "backward" the backward pass of attend alone, "layer" the
-    forward pass of SelfAttention from x.
+    dtype is torch's name of one. stage is what is timed: "forward" is attend, "backward" the backward pass of attend
+    alone, "layer" the forward pass of SelfAttention from x.
     """
 
     workload: Workload
     seq_len: int
     stage: str
+    dtype: str = "float32"
 
     @property
     def flops(self) -> int:

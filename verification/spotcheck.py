@@ -32,26 +32,34 @@ def forward(backend: Backend, q: Tensor, k: Tensor, v: Tensor, out: Tensor, *, c
     return _worst(out[:, :, rows].detach(), exact.output, allowed)
 
 
-def backward(backend: Backend, q: Tensor, k: Tensor, v: Tensor, out: Tensor, *, causal: bool) -> float:
-    """The worst error over budget of dQ, dK and dV for a gradient of `out` that is zero outside the sampled rows.
+def gradient_rows(out: Tensor) -> Tensor:
+    """A gradient for the sampled rows of `out`, standard normal from a fixed seed."""
+    random = torch.Generator(out.device).manual_seed(0)
+    shape = (*out.shape[:2], len(rows_of(out.shape[2])), out.shape[3])
+    return torch.randn(shape, generator=random, device=out.device).to(out.dtype)
 
-    q, k and v require gradients and out = attend(q, k, v, causal=causal) still has its graph, which is kept.
+
+def gradient(out: Tensor) -> Tensor:
+    """The gradient of `out` that `backward` wants sent back: zero outside the sampled rows."""
+    rows = rows_of(out.shape[2]).to(out.device)
+    return torch.zeros_like(out).index_copy_(2, rows, gradient_rows(out))
+
+
+def backward(
+    backend: Backend, q: Tensor, k: Tensor, v: Tensor, out: Tensor, answers: tuple[Tensor, ...], *, causal: bool
+) -> float:
+    """The worst error over budget of answers = (dQ, dK, dV), from out = attend(q, k, v, causal=causal) and
+    `gradient(out)`.
     """
     rows = rows_of(q.shape[2]).to(q.device)
-    random = torch.Generator(q.device).manual_seed(0)
-    shape = (*out.shape[:2], len(rows), out.shape[3])
-    grad_rows = torch.randn(shape, generator=random, device=out.device).to(out.dtype)
-    grad_out = torch.zeros_like(out).index_copy_(2, rows, grad_rows)
-    grad_q, grad_k, grad_v = torch.autograd.grad(out, (q, k, v), grad_out, retain_graph=True)
-
+    grad_q, grad_k, grad_v = answers
     leaves = q[:, :, rows].detach(), k.detach(), v.detach()
+    grad_rows = gradient_rows(out)
     exact_grads, exact = oracle.gradients(*leaves, grad_rows, mask=_mask(q, k, rows, causal))
     allowed = budget.of_gradients(*leaves, grad_rows, exact, facts=backend.facts)
-    answers = grad_q[:, :, rows], grad_k, grad_v
-    elsewhere = grad_q.index_fill(2, rows, 0.0).count_nonzero()
-    if elsewhere:
+    if grad_q.index_fill(2, rows, 0.0).count_nonzero():
         return float("inf")
-    return max(map(_worst, answers, exact_grads, allowed))
+    return max(map(_worst, (grad_q[:, :, rows], grad_k, grad_v), exact_grads, allowed))
 
 
 def layer(layer: SelfAttention, x: Tensor, y: Tensor, *, causal: bool) -> float:
